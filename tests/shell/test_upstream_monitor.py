@@ -24,8 +24,8 @@ from paddler_trio.agent.servers.upstream_state import (
     UpstreamModel,
     UpstreamState,
 )
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from upstream_double import LlamaServerDouble, error
 
 READY, LOADING, SLEEPING = Reachability.READY, Reachability.LOADING, Reachability.SLEEPING

@@ -45,14 +45,14 @@ from paddler_trio.balancer.joining import join_exchange
 from paddler_trio.balancer.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.balancer.reverse_proxy import (
     forwarding,
-    server_choice,
+    server_pools,
     slot_paths,
     tunnel_exchange,
 )
 from paddler_trio.models.download.partial_file import BLOCK_BYTES
 from paddler_trio.models.download.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.models.hub import hub_lookup
-from paddler_trio.net.server import connection, json_body, upgrade
+from paddler_trio.net.server import asgi, connection, json_body
 from paddler_trio.net.server import input_budget as budget
 from paddler_trio.net.server.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.net.server.asgi import BODY_DEADLINE_S
@@ -165,7 +165,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{tunnel_exchange.MAX_WEBSOCKETS}"
         ),
         "bytes from the client of a WebSocket that goes on to a server": (
-            f"{upgrade.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
+            f"{asgi.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
         ),
         "requests that take no slot of a server behind an agent": f"{TUNNELS_BESIDE_SLOTS}",
         "pieces of an answer that come in one read": f"{MANY_PIECES}",
@@ -177,7 +177,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{tunnel_dial.RECEIVE_BYTES // KIB} KiB at the agent"
         ),
         "beginnings of requests remembered for servers": (
-            f"{server_choice.MAX_BEGINNINGS:,}, of 16 bytes"
+            f"{server_pools.MAX_BEGINNINGS:,}, of 16 bytes"
         ),
         "bytes out of one compressed byte": (
             f"{json_body.MAX_INFLATION}, beyond the first "

@@ -23,7 +23,7 @@ from paddler_trio.errors import PaddlerError
 from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.net.tls.address import parse_address
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
-from paddler_trio.system.secret_file import read_secret
+from paddler_trio.system.durable import read_secret
 
 bound_parsing()
 

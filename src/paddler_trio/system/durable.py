@@ -1,4 +1,9 @@
-"""Files that are whole or not there at all, whatever happens to the machine. All of it blocks."""
+"""Files that are whole or not there at all, whatever happens to the machine. All of it blocks.
+
+A key in a file of its own: how clients and agents get theirs.
+
+Never as an argument, which every user of a machine can read in its list of processes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from paddler_trio.errors import ConfigurationError
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _FRESH: Final = ".fresh"
@@ -142,3 +149,24 @@ def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 _sync_file_range = _found_sync_file_range()
+
+
+MAX_SECRET_CHARS = 512
+
+
+def read_secret(path: Path) -> str:
+    """Return the key in a client's or agent's own file; ConfigurationError if it holds none.
+
+    The error never contains any of the file.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SECRET_CHARS + 3).strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the key in {path}: {error.strerror}") from error
+    if not raw or len(raw) > MAX_SECRET_CHARS or any(not 0x21 <= byte <= 0x7E for byte in raw):
+        raise ConfigurationError(
+            f"{path} must hold one key and nothing else: 1 to {MAX_SECRET_CHARS} printable "
+            "characters without spaces"
+        )
+    return raw.decode("ascii")

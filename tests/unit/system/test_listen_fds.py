@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.system import process_descriptors
+from paddler_trio.system.kernel import process_descriptors
 from paddler_trio.system.kernel.process_descriptors import passed_sockets
 
 NAMES = frozenset({"inference", "management"})

@@ -15,9 +15,8 @@ from paddler_trio.agent.servers.tunnel_dial import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests, UpstreamTunnels
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
-from paddler_trio.net.client.upstream_address import parse_upstream_address
+from paddler_trio.net.client.upstream_address import UpstreamTimeouts, parse_upstream_address
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.net.client.upstream_dial import UpstreamTimeouts
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts

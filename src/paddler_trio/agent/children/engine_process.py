@@ -21,13 +21,13 @@ import structlog
 import trio
 
 from paddler_trio.agent.children.engine_crash import (
+    EngineProbe,
     LoadFailedError,
     Suspects,
     crash_record_file,
     how_it_ended,
     suspects_in,
 )
-from paddler_trio.agent.children.engine_probe import EngineProbe
 from paddler_trio.agent.children.thread_waiting import thread_waiting
 from paddler_trio.errors import EngineError
 from paddler_trio.system.logs.log_ring import ENGINE_LINES

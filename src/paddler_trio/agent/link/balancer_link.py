@@ -46,11 +46,11 @@ from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.secret_file import read_secret
+from paddler_trio.system.durable import read_secret
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.trio.operations.machine_facts import MachineFacts
 from paddler_trio.wire.trio.operations.operator_orders import ORDERS
-from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
+from paddler_trio.wire.trio.prompt_stages import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,

@@ -10,9 +10,8 @@ import trio
 
 from paddler_trio.agent.servers.tunnel_dial import AgentTunnel, ForwardedStream, ForwardedStreams
 from paddler_trio.errors import LinkError, WireError, forget_frames
-from paddler_trio.net.client.response_body import BodyPart
+from paddler_trio.net.client.response_body import BodyPart, FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_response import UpstreamResponse
 from paddler_trio.wire.trio.tunnel_frames import (
     SWITCHING,

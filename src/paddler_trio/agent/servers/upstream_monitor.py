@@ -31,8 +31,8 @@ from paddler_trio.agent.servers.upstream_state import (
     ServerFacts,
     UpstreamState,
 )
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 
 FAILURES_TO_EJECT: Final = 3
 FIRST_PROBE_S: Final = 1.0

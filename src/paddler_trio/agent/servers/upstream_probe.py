@@ -41,8 +41,8 @@ from paddler_trio.agent.servers.upstream_state import (
     parse_models,
     parse_props,
 )
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 
 LONGEST_AFTERLIFE_S: Final = 30.0
 """The afterlife of a cancelled request; a slot that is busy after that is somebody else's to us."""

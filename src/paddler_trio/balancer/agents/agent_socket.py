@@ -73,7 +73,7 @@ from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.operations.machine_facts import Machine, read_facts
-from paddler_trio.wire.trio.request_trace import FEATURES_HEADER
+from paddler_trio.wire.trio.prompt_stages import FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,

@@ -26,11 +26,11 @@ from paddler_trio.balancer.assembly.bound_balancer import (
     REVERSE_PROXY,
     SOCKET_NAMES,
     BoundBalancer,
+    PortGuards,
     addresses_in,
 )
 from paddler_trio.balancer.assembly.joining_assembly import Joining
 from paddler_trio.balancer.assembly.port_apps import KeyQuotas, PortApps
-from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.fleet.state_lock import StateLock, locked
 from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
@@ -39,7 +39,7 @@ from paddler_trio.balancer.hot_restart.inheritance import Inheritance
 from paddler_trio.balancer.hot_restart.own_successor import OwnSuccessor
 from paddler_trio.balancer.hot_restart.restartable import Restartable
 from paddler_trio.balancer.joining.announcement import AdvertisedAddress
-from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import is_tunnel_path
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.allowed_hosts import own_names
 from paddler_trio.net.server.client_identity import FLAG as TRUSTED_PROXY_FLAG

@@ -15,12 +15,14 @@ import attrs
 
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
-from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.exposure import check_exposure
 from paddler_trio.balancer.front.origins import Origins
 from paddler_trio.balancer.hot_restart.inheritance import Inheritance
+from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.audit_trail import audited
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.panel.info_routes import InfoRoutes
@@ -32,12 +34,98 @@ from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.exchange import App, AuditTrail, Refuse
-from paddler_trio.net.server.listening import adopt, bound_address, listen, warn_of_plain_ports
+from paddler_trio.net.server.allowed_hosts import AllowedHosts, allowed_names
+from paddler_trio.net.server.exchange import App, AuditTrail, Refuse, refuse_in_plain_text
+from paddler_trio.net.server.listening import (
+    adopt,
+    beyond_loopback,
+    bound_address,
+    listen,
+    warn_of_plain_ports,
+)
 from paddler_trio.net.server.router import Router, by_path
 from paddler_trio.net.tls.server_tls import ServerTls, server_tls
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
+
+
+@attrs.frozen(eq=False)
+class PortGuards:
+    """``use`` is for clients of inference, ``manage`` for the management port, ``operate`` for the
+    panel, which asks for a key as soon as there is one."""
+
+    names: frozenset[str]
+    """Under which ports answer that ask for no key."""
+    use: Authentication
+    manage: Authentication
+    operate: Authentication
+    inference_pages: Origins
+    """Of which origins may use inference."""
+    management_pages: Origins
+
+    @classmethod
+    def of(cls, config: BalancerConfig, keys: KeyRing, host_names: frozenset[str]) -> PortGuards:
+        """``host_names`` are those of this machine."""
+        return cls(
+            names=allowed_names(config.allowed_hosts) | host_names,
+            use=Authentication(keys, KeyScope.INFERENCE),
+            manage=Authentication(keys, KeyScope.MANAGEMENT, is_waived=config.insecure_management),
+            operate=Authentication(keys, KeyScope.MANAGEMENT),
+            inference_pages=Origins(
+                config.inference_cors_allowed_hosts, flag="--inference-cors-allowed-host"
+            ),
+            management_pages=Origins(
+                config.management_cors_allowed_hosts, flag="--management-cors-allowed-host"
+            ),
+        )
+
+    def hosts(
+        self, listener: Sequence[socket.socket], keys: Authentication | AgentGuard
+    ) -> AllowedHosts:
+        """Return what checks the Host header of requests to these sockets."""
+        return AllowedHosts(
+            self.names,
+            is_loopback=not beyond_loopback(listener),
+            requires_key=lambda: keys.requires_key,
+        )
+
+    def inference(
+        self,
+        app: App,
+        listener: Sequence[socket.socket],
+        cors: Cors,
+        refuse: Refuse = refuse_in_plain_text,
+    ) -> App:
+        """``app`` as a port for clients of inference serves it."""
+        return self._guarded(app, listener, cors, self.inference_pages, self.use, refuse)
+
+    def forwarded(self, app: App, listener: Sequence[socket.socket]) -> App:
+        """``app`` as a port serves it whose answers are other servers': what they allow pages of
+        other origins is for them to say."""
+        named = self.hosts(listener, self.use)
+        keys = self.use(app, refuse=refuse_in_plain_text)
+        return named(self.inference_pages(keys, refuse=refuse_in_plain_text))
+
+    def management(
+        self, app: App, listener: Sequence[socket.socket], cors: Cors, agents: AgentGuard
+    ) -> App:
+        """``app`` as the management port serves it, to operators and to ``agents``."""
+        return self._guarded(
+            app, listener, cors, self.management_pages, agents, refuse_in_plain_text
+        )
+
+    def _guarded(
+        self,
+        app: App,
+        listener: Sequence[socket.socket],
+        cors: Cors,
+        pages: Origins,
+        keys: Authentication | AgentGuard,
+        refuse: Refuse,
+    ) -> App:
+        named = self.hosts(listener, keys)
+        return cors(named(pages(keys(app, refuse=refuse), refuse=refuse), refuse=refuse))
+
 
 REVERSE_PROXY: Final = "reverse proxy"
 """The name of the port's service."""

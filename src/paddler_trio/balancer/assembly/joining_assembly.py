@@ -19,7 +19,7 @@ from paddler_trio.balancer.joining.join_pins import JoinPins
 from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
 from paddler_trio.balancer.joining.pin_routes import PinRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import is_tunnel_path
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.service_type import balancer_name

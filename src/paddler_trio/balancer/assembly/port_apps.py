@@ -28,12 +28,12 @@ from paddler_trio.balancer.assembly.bound_balancer import (
     PANEL,
     REVERSE_PROXY,
     BoundBalancer,
+    PortGuards,
     Upstreams,
     panel_info,
     panel_site,
 )
 from paddler_trio.balancer.assembly.joining_assembly import Joining
-from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.front.cors import Cors
@@ -53,10 +53,9 @@ from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_routes import KeyRoutes
 from paddler_trio.balancer.panel.panel_site import PanelSite, below
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
-from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import TunnelRoute, is_tunnel_path
 from paddler_trio.balancer.status.status_routes import StatusRoutes
-from paddler_trio.models.hub.hub_lookup import LOOKUP_S, HubLookup
-from paddler_trio.models.hub.hub_quantizations import ListedFile, RepositoryModels
+from paddler_trio.models.hub.hub_lookup import LOOKUP_S, HubLookup, ListedFile, RepositoryModels
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     DownloadError,

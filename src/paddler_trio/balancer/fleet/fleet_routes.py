@@ -30,14 +30,13 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
-from paddler_trio.balancer.fleet.fleet_diff import changes_between
+from paddler_trio.balancer.fleet.fleet_diff import NoEarlierRevisionError, changes_between
 from paddler_trio.balancer.fleet.fleet_keeper import (
     ANONYMOUS,
     FleetKeeper,
     RevisionConflictError,
 )
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
-from paddler_trio.balancer.fleet.fleet_undo import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.shared_view import SharedView
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.front.event_stream import event_stream

@@ -18,15 +18,16 @@ import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
-from paddler_trio.balancer.reverse_proxy.server_choice import (
+from paddler_trio.balancer.reverse_proxy.server_pools import (
     PrefixAffinity,
     cached_tokens,
+    forwarded_client,
+    forwarded_user,
     home_of_slot,
     least_busy,
     named,
     preferred,
 )
-from paddler_trio.balancer.reverse_proxy.server_pools import forwarded_client, forwarded_user
 from paddler_trio.balancer.reverse_proxy.slot_paths import SlotHolders, slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (

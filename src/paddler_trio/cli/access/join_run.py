@@ -24,7 +24,7 @@ from paddler_trio.net.joining.found_balancers import FoundBalancer, found_balanc
 from paddler_trio.net.joining.join_token import JoinToken
 from paddler_trio.net.joining.pin_exchange import parsed_pin
 from paddler_trio.net.tls.client_tls import ClientTls
-from paddler_trio.system.secret_file import MAX_SECRET_CHARS, read_secret
+from paddler_trio.system.durable import MAX_SECRET_CHARS, read_secret
 
 
 def join_here(

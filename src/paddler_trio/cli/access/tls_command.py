@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerUnreachableError
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.address import BalancerAddress, parse_address

@@ -30,12 +30,11 @@ from rich.text import Text
 from paddler_trio import __version__
 from paddler_trio.cli.bench.bench_figures import RunResult, percentiles
 from paddler_trio.cli.bench.bench_order import STANDARD_OUTPUT, BenchOrder, TargetOrder, unmet
-from paddler_trio.cli.bench.bench_table import notes, tables
 from paddler_trio.cli.bench.client_connection import listed_model
 from paddler_trio.cli.bench.plan import BenchPlan
 from paddler_trio.cli.bench.report.report import Report, TargetShown, report_of
 from paddler_trio.cli.bench.report.report_html import report_html
-from paddler_trio.cli.bench.report.report_json import report_json
+from paddler_trio.cli.bench.report.report_json import notes, report_json, tables
 from paddler_trio.cli.bench.runner import Results, run_bench
 from paddler_trio.cli.bench.target import (
     Resolved,
@@ -49,8 +48,8 @@ from paddler_trio.cli.terminal import DONE, FAILED, INTERRUPTED, printable, stde
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
+from paddler_trio.system.durable import read_secret
 from paddler_trio.system.heap import freeze_heap
-from paddler_trio.system.secret_file import read_secret
 
 PICTURE_S: Final = 0.5
 BAR_COLUMNS: Final = 30

@@ -40,7 +40,7 @@ from paddler_trio.net.client.http_client import (
     BodyMalformedError,
     Connection,
 )
-from paddler_trio.net.client.upstream_error import MalformedAnswerError
+from paddler_trio.net.client.response_body import MalformedAnswerError
 
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_ERROR_CHARS: Final = 300

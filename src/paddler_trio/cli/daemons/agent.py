@@ -9,14 +9,15 @@ import typer
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.access.agent_membership import Membership, membership
-from paddler_trio.cli.client_flags import ManagementFlags, checked_address
-from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
-from paddler_trio.cli.daemons.options import (
+from paddler_trio.cli.client_flags import (
     JsonOption,
     LogJsonOption,
     LogLevel,
     LogLevelOption,
+    ManagementFlags,
+    checked_address,
 )
+from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
 from paddler_trio.cli.daemons.readings import BALANCER_ADDRESS, told_address
 from paddler_trio.cli.daemons.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.flags import Given, with_flags

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption
 from paddler_trio.cli.daemons.settings_file import (
     DAEMONS,
     SETTINGS_FILE_VARIABLE,

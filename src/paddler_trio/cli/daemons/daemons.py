@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
-from paddler_trio.cli.daemons.options import LogLevel
+from paddler_trio.cli.client_flags import LogLevel
 from paddler_trio.errors import PaddlerError, leaves
 from paddler_trio.system.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.system.logs.logs import configure_logs

@@ -21,9 +21,9 @@ from paddler_trio.cli.fleet.fleet_client import (
     RevisionView,
 )
 from paddler_trio.cli.fleet.fleet_words import DeploymentDiff, diffs, state_in
-from paddler_trio.cli.fleet.revision_wait import Waited, wait_and_show
 from paddler_trio.cli.fleet.rollout_display import COLOURS, words_of
 from paddler_trio.cli.fleet.rollout_progress import RolloutProgress
+from paddler_trio.cli.fleet.rollout_run import Waited, wait_and_show
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.cache_display import when_words

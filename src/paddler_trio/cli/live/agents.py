@@ -15,8 +15,7 @@ from rich.text import Text
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.live import engine_orders

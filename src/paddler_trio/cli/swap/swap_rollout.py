@@ -11,8 +11,8 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.fleet.fleet_client import FleetClient
 from paddler_trio.cli.fleet.fleet_words import EFFECTS, state_in
 from paddler_trio.cli.fleet.issue_words import issues_words
-from paddler_trio.cli.fleet.revision_wait import wait_and_show
 from paddler_trio.cli.fleet.rollout_progress import Ending, RolloutProgress
+from paddler_trio.cli.fleet.rollout_run import wait_and_show
 from paddler_trio.cli.management_client import AgentView, ManagementClient
 from paddler_trio.cli.model.cache_run import AgentResult
 from paddler_trio.cli.model.fit_run import FitAnswer, answers_of, show_answers

@@ -29,6 +29,7 @@ from paddler_trio.net.client.response_body import (
     SWITCHING,
     BodyPart,
     LengthBody,
+    MalformedAnswerError,
     ResponseBody,
     ResponseHead,
     UntilClosedBody,
@@ -37,7 +38,6 @@ from paddler_trio.net.client.response_body import (
     parse_head,
 )
 from paddler_trio.net.client.tls_stream import TlsStream
-from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 PIECE_BYTES: Final = 256 * 1024
 HEAD_READ_BYTES: Final = 64 * 1024

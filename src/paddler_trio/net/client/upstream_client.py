@@ -28,16 +28,22 @@ from paddler_trio.net.client.request_head import (
     UnsendableRequestError,
     request_head,
 )
-from paddler_trio.net.client.response_body import SWITCHING, ResponseHead, body_of
-from paddler_trio.net.client.upstream_address import UpstreamAddress, upstream_context
-from paddler_trio.net.client.upstream_connection import RequestBody, UpstreamConnection
-from paddler_trio.net.client.upstream_dial import (
+from paddler_trio.net.client.response_body import (
+    SWITCHING,
+    FailureKind,
+    ResponseHead,
+    UpstreamError,
+    body_of,
+)
+from paddler_trio.net.client.upstream_address import (
     DIAL_ERRORS,
+    UpstreamAddress,
     UpstreamTimeouts,
     dial_cause,
     dial_upstream,
+    upstream_context,
 )
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
+from paddler_trio.net.client.upstream_connection import RequestBody, UpstreamConnection
 from paddler_trio.net.client.upstream_response import UpstreamResponse
 
 MAX_KEPT: Final = 8

@@ -19,11 +19,17 @@ from paddler_trio.net.client.request_head import (
     RequestSender,
     UnsendableRequestError,
 )
-from paddler_trio.net.client.response_body import SWITCHING, ResponseHead, head_end, parse_head
+from paddler_trio.net.client.response_body import (
+    SWITCHING,
+    FailureKind,
+    MalformedAnswerError,
+    ResponseHead,
+    UpstreamError,
+    head_end,
+    parse_head,
+)
 from paddler_trio.net.client.tls_stream import read_some, write_all
-from paddler_trio.net.client.upstream_address import UpstreamAddress
-from paddler_trio.net.client.upstream_dial import UpstreamTimeouts
-from paddler_trio.net.client.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
+from paddler_trio.net.client.upstream_address import UpstreamAddress, UpstreamTimeouts
 from paddler_trio.system.ready_sockets import ReadSize, closing, read_while, reset_on_close
 
 HEAD_READ_BYTES: Final = 4096

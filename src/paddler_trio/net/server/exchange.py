@@ -27,10 +27,10 @@ from paddler_trio.net.server.asgi import (
     Receive,
     Scope,
     Send,
+    Upgrade,
     send_text,
 )
 from paddler_trio.net.server.input_budget import InputBudget, Reservation
-from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.net.websocket.arrivals import Arrivals
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 from paddler_trio.wire.trace_parent import TraceContext

@@ -32,9 +32,9 @@ from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
 
+from paddler_trio.net.server.asgi import Upgrade
 from paddler_trio.net.server.exchange import WrittenHead
 from paddler_trio.net.server.protocol import Http11Protocol, Wire
-from paddler_trio.net.server.upgrade import Upgrade
 
 MAX_LINES: Final = 64
 _TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++"

@@ -31,8 +31,7 @@ from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.tls.server_tls import ServerTls
-from paddler_trio.net.tls.tls_passage import TlsPassage
-from paddler_trio.net.tls.tls_records import HANDSHAKE, TlsError, TlsRecords
+from paddler_trio.net.tls.tls_records import HANDSHAKE, TlsError, TlsPassage, TlsRecords
 
 MAX_BYTES: Final = 16_384
 """Of a handshake from the client; a chain of three certificates has a third of it. OpenSSL holds 30

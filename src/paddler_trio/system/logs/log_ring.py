@@ -28,8 +28,13 @@ import attrs
 import structlog
 
 from paddler_trio.errors import one_line
-from paddler_trio.wire.trio.operations.log_lines import LEVELS, MAX_LINE_CHARS, LogLine, LogPage
-from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_BYTES
+from paddler_trio.wire.trio.operations.operator_orders import (
+    LEVELS,
+    MAX_LINE_CHARS,
+    MAX_LOG_BYTES,
+    LogLine,
+    LogPage,
+)
 from paddler_trio.wire.visible_text import visible
 
 MAX_RECORDS: Final = 500

@@ -30,8 +30,7 @@ from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParam
 from paddler_trio.wire.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
-from paddler_trio.wire.trio.prompt_stages import PromptStages
-from paddler_trio.wire.trio.request_trace import RequestTrace
+from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
 from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL, TAG
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 

@@ -50,7 +50,7 @@ from paddler_trio.wire.trio.model_questions import Question
 from paddler_trio.wire.trio.operations.machine_facts import Machine
 from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
-from paddler_trio.wire.trio.request_trace import RequestTrace
+from paddler_trio.wire.trio.prompt_stages import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Rotate, Rotated, Upstream
 from paddler_trio.wire.trio.work import Work
 
@@ -74,7 +74,7 @@ MAX_INSTANCES: Final = 64
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 FOLLOWS: Final = b"handover"
-"""The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
+"""The feature of an agent that understands :class:`Leaving`; see ``prompt_stages.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """The most that an agent of ours reads as one message; over a longer one it drops its
 connection."""
