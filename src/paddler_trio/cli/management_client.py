@@ -311,11 +311,7 @@ class ManagementClient(BalancerClient):
 
     def drain(self, agent: str, *, drained: bool) -> tuple[AgentView, Json]:
         """Give the agent of this id or name nothing new, or work again; also as it came."""
-        path = f"/api/v2/agents/{quote(agent, safe='')}/drain"
-        with self._naming(agent), clear_errors(self.address):
-            answer = self._http.request("POST" if drained else "DELETE", path)
-            refuse_unless_success(answer)
-        raw = self._object(answer.text, path)
+        raw = self.ask_agent("POST" if drained else "DELETE", agent, "drain")
         return self.structured(raw, AgentView), raw
 
     @contextmanager

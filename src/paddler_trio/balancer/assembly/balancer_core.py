@@ -29,7 +29,6 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import RequestsTopic
 from paddler_trio.balancer.agents.agent_snapshot import capacity
-from paddler_trio.balancer.assembly.history_assembly import history_keeper
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
@@ -38,6 +37,8 @@ from paddler_trio.balancer.fleet.fleet_routes import RolloutControl
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.front.end_user import USER_NAMES
+from paddler_trio.balancer.history import history_file
 from paddler_trio.balancer.history.history_collector import HistoryCollector
 from paddler_trio.balancer.history.history_keeper import HistoryKeeper
 from paddler_trio.balancer.keys.audit_log import AuditLog
@@ -266,7 +267,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
-            history_keeper(config, collector),
+            _history_keeper(config, collector),
             feed,
             store,
             budget,
@@ -350,3 +351,17 @@ def _problems(
         lag,
         AuditLog.of(config.audit_log),
     )
+
+
+IN_MEMORY_BYTES: Final = 16 * 1024**2
+"""Of a history that ends with the process."""
+
+
+def _history_keeper(config: BalancerConfig, collector: HistoryCollector) -> HistoryKeeper:
+    """Keep the history beside the state, if that is in a file and a history is wanted."""
+    state = state_file(config.state_database)
+    USER_NAMES.is_kept = config.usage_by_user
+    path, limit_bytes = None, IN_MEMORY_BYTES
+    if state is not None and config.history_bytes:
+        path, limit_bytes = state.with_name(state.name + history_file.SUFFIX), config.history_bytes
+    return HistoryKeeper(history_file.HistoryFile(path, limit_bytes), collector)

@@ -36,7 +36,7 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
     FleetKeeper,
     RevisionConflictError,
 )
-from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.shared_view import SharedView
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.front.event_stream import event_stream
@@ -101,7 +101,7 @@ class FleetRoutes:
     """The handlers of these routes."""
 
     states: FleetKeeper
-    progress: FleetProgress
+    progress: AgentsProgress
     _texts: _Texts = attrs.field(factory=lambda: _Texts(), init=False)
 
     def add_to(self, routes: Router) -> None:

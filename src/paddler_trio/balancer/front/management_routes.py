@@ -18,7 +18,7 @@ import trio
 from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.fleet_routes import (
     FleetRoutes,
     NoRollouts,
@@ -86,7 +86,7 @@ class ManagementRoutes:
     goodbye: trio.Event
     keys: KeyRing = attrs.field(factory=KeyRing)
     rollouts: RolloutControl = attrs.field(factory=NoRollouts)
-    progress: FleetProgress = attrs.field(
+    progress: AgentsProgress = attrs.field(
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
     )
     more: Sequence[RouteGroup] = ()

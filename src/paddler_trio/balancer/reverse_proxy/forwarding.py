@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Final
 
 import attrs
-import structlog
 import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
@@ -55,8 +54,6 @@ from paddler_trio.nursery_tree.request_endings import (
 )
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead, may_be_repeated
-
-log = structlog.get_logger("reverse proxy")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_DEADLINE_S: Final = 120.0

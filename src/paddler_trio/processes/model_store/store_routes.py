@@ -57,21 +57,10 @@ class KeepRoutes:
 
     store: ModelStore
 
-    async def pin_sources(self, connection: StoreConnection, params: Params) -> None:
-        """Pin ``?source=SOURCE``, repeatable: answered by the models with their files."""
-        await self._pin_sources(connection, pinned=True)
-
-    async def unpin_sources(self, connection: StoreConnection, params: Params) -> None:
-        await self._pin_sources(connection, pinned=False)
-
     async def pin_file(self, connection: StoreConnection, params: Params) -> None:
+        """Keep one file whatever happens, or no longer."""
         connection.changed = params["key"]
-        await self.store.pin([params["key"]], pinned=True)
-        await connection.send_empty(204)
-
-    async def unpin_file(self, connection: StoreConnection, params: Params) -> None:
-        connection.changed = params["key"]
-        await self.store.pin([params["key"]], pinned=False)
+        await self.store.pin([params["key"]], pinned=connection.request.method == "PUT")
         await connection.send_empty(204)
 
     async def remove_file(self, connection: StoreConnection, params: Params) -> None:
@@ -107,12 +96,14 @@ class KeepRoutes:
         }
         await connection.send_json(200, value)
 
-    async def _pin_sources(self, connection: StoreConnection, *, pinned: bool) -> None:
+    async def pin_sources(self, connection: StoreConnection, params: Params) -> None:
+        """Pin or unpin ``?source=SOURCE``, repeatable: answered by the models with their files."""
         sources = _sources(connection.request.query)
         connection.changed = ", ".join(sources[:MAX_NAMED])
         models = await self.store.selected(sources)
         connection.changed = _names(models)
-        await self.store.pin([f.key for model in models for f in model.files], pinned=pinned)
+        keys = [file.key for model in models for file in model.files]
+        await self.store.pin(keys, pinned=connection.request.method == "PUT")
         value = [
             {
                 "source": model.source,
@@ -160,10 +151,9 @@ def store_routes(
     stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
     kept = KeepRoutes(store)
     table.add("GET", PREFIX, stored.list_all)
-    table.add("PUT", f"{PREFIX}/pins", kept.pin_sources)
-    table.add("DELETE", f"{PREFIX}/pins", kept.unpin_sources)
-    table.add("PUT", f"{PREFIX}/pins/{{key...}}", kept.pin_file)
-    table.add("DELETE", f"{PREFIX}/pins/{{key...}}", kept.unpin_file)
+    for method in ("PUT", "DELETE"):
+        table.add(method, f"{PREFIX}/pins", kept.pin_sources)
+        table.add(method, f"{PREFIX}/pins/{{key...}}", kept.pin_file)
     table.add("DELETE", f"{PREFIX}/files/{{key...}}", kept.remove_file)
     table.add("POST", f"{PREFIX}/prune", kept.prune)
     table.add("GET", f"{PREFIX}/url/{{name}}", sources.url_file)
