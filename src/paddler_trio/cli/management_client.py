@@ -85,7 +85,7 @@ class AgentView:
     is_drained: bool = False
     """By an operator: it finishes what it has and gets nothing new."""
     state: dict[str, str] = attrs.field(factory=dict)
-    """What is true of it, as the balancer says it; empty from one of before."""
+    """What is true of it, as the balancer says it: ``word``, ``severity``, ``sentence``."""
 
     @property
     def label(self) -> str:

@@ -30,19 +30,8 @@ SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad"
 
 
 def agent_phase(agent: LiveAgent) -> str:
-    """Return what an agent is doing, in few words: the balancer's where it says some."""
-    if word := agent.state.get("word"):
-        return word
-    if agent.is_drained:
-        return "drained"
-    if agent.ejected_until_ms is not None:
-        return "ejected"
-    phase = agent.phase or agent.state_application_status
-    if agent.progress is not None:
-        return f"{phase} {agent.progress:.0%}"
-    if agent.download_total and agent.phase in {None, "downloading"}:
-        return f"{phase} {agent.download_current / agent.download_total:.0%}"
-    return phase
+    """Return what an agent is doing, in the balancer's word."""
+    return agent.state.get("word", "?")
 
 
 def agent_issues(agent: LiveAgent) -> str:

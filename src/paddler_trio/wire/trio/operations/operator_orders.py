@@ -49,8 +49,9 @@ class RestartEngine:
 class ReadLog:
     """Return lines of a log, the newest last.
 
-    Answered by a :class:`LogPage`. ``after``: only those behind this line; None for the last ones, as also where ``life``, from a page before, is that of another run of the agent.
-    With ``wait_ms`` the answer waits for a line if there is none yet.
+    Answered by a :class:`LogPage`. ``after``: only those behind this line; None for the last ones,
+    as also where ``life``, from a page before, is that of another run of the agent. With
+    ``wait_ms`` the answer waits for a line if there is none yet.
     """
 
     source: str
