@@ -23,7 +23,7 @@ import httpx
 import trio
 from chaos_daemon import ChaosError, Daemon, end_engine, engines_of
 
-from paddler_trio.cli.answer_lines import async_lines_of
+from paddler_trio.cli.balancer_http import async_lines_of
 
 START_S = 60.0
 END_S = 5.0

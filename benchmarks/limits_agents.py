@@ -20,7 +20,7 @@ import attrs
 import trio
 from fake_agents import FakeAgent, masked
 
-from paddler_trio.agent.link.redial import Redial
+from paddler_trio.agent.link.balancer_link import Redial
 
 LINE_EVERY_S = 0.2
 REPORT_EVERY_S = 1.0

@@ -40,10 +40,10 @@ from paddler_trio.balancer.activity.metrics_history import BUCKET_S, MetricsHist
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.requests_topic import ENDED_S
-from paddler_trio.balancer.assembly.feed_assembly import event_feed
+from paddler_trio.balancer.assembly.balancer_core import event_feed
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.rollout_routes import NoRollouts
+from paddler_trio.balancer.fleet.fleet_routes import NoRollouts
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.router import Router

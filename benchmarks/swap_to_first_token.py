@@ -29,7 +29,7 @@ from typing import Any, cast
 import attrs
 import httpx
 
-from paddler_trio.cli.answer_lines import lines_of
+from paddler_trio.cli.balancer_http import lines_of
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))

@@ -29,7 +29,7 @@ import httpx
 import trio
 import trio_websocket
 
-from paddler_trio.cli.answer_lines import lines_of
+from paddler_trio.cli.balancer_http import lines_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 

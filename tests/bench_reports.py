@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from array import array
 
-from paddler_trio.cli.bench.bench_figures import RunResult
+from paddler_trio.cli.bench.bench_figures import (
+    Failure,
+    FailureKind,
+    RunResult,
+    Sample,
+    ServerCounts,
+)
 from paddler_trio.cli.bench.plan import BenchPlan
 from paddler_trio.cli.bench.report.report import Report, TargetShown, report_of
-from paddler_trio.cli.bench.samples import Failure, FailureKind, Sample, ServerCounts
 
 PLAN = BenchPlan(concurrencies=(2, 1), rounds=2, requests=1, num_targets=2, seed=7)
 TARGETS = (

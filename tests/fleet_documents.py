@@ -34,6 +34,7 @@ def agent(key: int, name: str | None, **more: object) -> Json:
         "download_total": 0,
         "download_filename": None,
         "phase": "serving",
+        "state": {"word": str(more.get("phase", "serving")), "severity": "ok"},
         "wanted_state": "d1",
         "served_state": "d1",
         "progress": None,

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL, prove_in_child
 from paddler_trio.processes.llama_setup.environment import FOLDER_FILE
-from paddler_trio.processes.llama_setup.installer import Pip
 from paddler_trio.processes.llama_setup.recipes import (
     PORTABLE_FLAGS,
     VERSION,
@@ -34,6 +33,7 @@ from paddler_trio.processes.llama_setup.recipes import (
     wheel_key,
 )
 from paddler_trio.processes.llama_setup.wheel_build import (
+    Pip,
     build_wheel,
     find_compiler,
     find_kept,

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from paddler_trio.telemetry import label_values
-from paddler_trio.telemetry.metric_definitions import (
-    AGENT_METRICS,
-    BALANCER_METRICS,
-    MetricDefinition,
-)
+from paddler_trio.telemetry import agent_metrics, balancer_metrics, label_values
+from paddler_trio.telemetry.metric_kind import MetricDefinition
+from paddler_trio.telemetry.shared_metrics import metrics_of
+
+BALANCER_METRICS = metrics_of("balancer", balancer_metrics)
+AGENT_METRICS = metrics_of("agent", agent_metrics)
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 MARKER = "<!-- From here on this page is written by tools/document_metrics.py. -->\n"

@@ -25,7 +25,7 @@ from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState
 from paddler_trio.wire.trio.fit_messages import FitQuestion, FitReport
 from paddler_trio.wire.trio.fleet_state import FleetRevision
 from paddler_trio.wire.trio.model_questions import Detokenize, RenderPrompt, Tokenize
-from paddler_trio.wire.trio.operations.log_lines import LogPage
+from paddler_trio.wire.trio.operations.operator_orders import LogPage
 from paddler_trio.wire.trio.work import Generate
 
 JSON = "application/json"

@@ -12,12 +12,11 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.joining_assembly import Joining
-from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
-from paddler_trio.balancer.assembly.port_apps import management_routes
+from paddler_trio.balancer.assembly.port_apps import KeyQuotas, management_routes
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
 from paddler_trio.balancer.front.management_routes import ManagementRoutes
-from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
+from paddler_trio.balancer.joining.announcement import AdvertisedAddress
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store_routes import store_routes

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, expect
 from viewer import Viewer
 
 from certificates import Authority
-from paddler_trio.agent.link.pin_request import token_for_pin
+from paddler_trio.agent.link.balancer_trust import token_for_pin
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 

@@ -39,7 +39,7 @@ from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from certificates import Authority
-from paddler_trio.balancer.reverse_proxy import slot_holders, tunnel_exchange
+from paddler_trio.balancer.reverse_proxy import slot_paths, tunnel_exchange
 from paddler_trio.nursery_tree.dispatch_limits import STOP_CONFIRMATION_S
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -230,7 +230,7 @@ async def test_one_has_a_slot_as_long_as_it_is_open_where_a_model_works() -> Non
 async def test_who_has_most_sockets_in_slots_gives_one_up_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slot_holders, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(slot_paths, "PATIENCE_S", 0.05)
     ask = ASK.replace(b"/ws", b"/v1/realtime")
     async with proxy(raw_echo, slots=4) as fleet:
         streams = [await fleet.connect() for _ in range(4)]
@@ -253,8 +253,8 @@ async def test_who_has_most_sockets_in_slots_gives_one_up_to_another(
 
 
 async def test_pings_keep_no_slot_from_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_holders, "PATIENCE_S", 0.05)
-    monkeypatch.setattr(slot_holders, "SILENCE_S", 0.5)
+    monkeypatch.setattr(slot_paths, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(slot_paths, "SILENCE_S", 0.5)
     ask = ASK.replace(b"/ws", b"/v1/realtime")
     async with proxy(raw_echo, slots=1) as fleet, trio.open_nursery() as nursery:
         sleeper = await fleet.connect()

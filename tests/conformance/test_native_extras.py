@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import httpx
-import pytest
 from native_client import Json, RunningBalancer, running_balancer
 from paddler_agent import serving_agent
-
-from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
-from paddler_trio.errors import StateDatabaseError
 
 UNIFIED = {"engine": {"unified": True}}
 NOTHING: Json = {"engine": {}}
@@ -54,40 +49,3 @@ async def test_extras_whose_state_cannot_be_stored_are_not_stored_either(tmp_pat
         file.rmdir()
     async with running_balancer(state_database=f"file://{file}") as balancer:
         assert await extras_of(balancer) == NOTHING
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        '{"extras": {}, "version": "3"}',
-        '{"extras": {"engine": {"max_drafts": 65}}, "version": "2"}',
-        '{"version": "2"}',
-    ],
-)
-async def test_a_broken_extras_file_is_named_and_left_as_it_is(
-    tmp_path: Path, content: str
-) -> None:
-    beside = tmp_path / "state.json.v2.json"
-    beside.write_text(content)
-    database = open_fleet_database(f"file://{tmp_path}/state.json")
-    with pytest.raises(StateDatabaseError, match=r"state\.json\.v2\.json holds no valid extras"):
-        await database.read()
-    assert beside.read_text() == content
-
-
-async def test_extras_of_an_older_version_are_those_of_default_from_now_on(tmp_path: Path) -> None:
-    """Its crash between two files included: what fits the state counts."""
-    file, beside = tmp_path / "state.json", tmp_path / "state.json.v2.json"
-    database = f"file://{file}"
-    old = {"extras": UNIFIED, "version": "2"}
-    torn = {"extras": NOTHING, "version": "2", "state": "of another one", "replaced": UNIFIED}
-    for content in (old, torn):
-        file.unlink(missing_ok=True)
-        file.with_name("state.json.fleet.json").unlink(missing_ok=True)
-        beside.write_text(json.dumps(content))
-        for _ in range(2):  # the second time from the fleet's own file
-            async with running_balancer(state_database=database) as balancer:
-                assert await extras_of(balancer) == UNIFIED
-            assert not beside.exists()
-        assert json.loads((tmp_path / "state.json.v2.json.migrated").read_text()) == content

@@ -24,7 +24,7 @@ from person_at_terminal import person
 
 from certificates import Authority, Pair
 from cli_in_process import invoke
-from paddler_trio.agent.link.pin_request import token_for_pin
+from paddler_trio.agent.link.balancer_trust import token_for_pin
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.pin_exchange import PinBond, PinSide
 from paddler_trio.net.tls.client_tls import ClientTls

@@ -31,7 +31,7 @@ from paddler_trio.cli.doctor import (
     look_at_systemd,
 )
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
-from paddler_trio.processes.llama_setup.remembered_proof import Marker
+from paddler_trio.processes.llama_setup.environment import Marker
 
 app = typer.Typer()
 app.command()(doctor)

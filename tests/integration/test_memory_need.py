@@ -25,7 +25,7 @@ from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.models.download.header_fetch import FIRST_BYTES, MAX_FETCHED_BYTES
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.models.memory.dry_run_process import open_dry_run
-from paddler_trio.models.memory.known_needs import KnownNeeds
+from paddler_trio.models.memory.memory_correction import KnownNeeds
 from paddler_trio.models.memory.memory_prediction import (
     memory_need,
     open_memory_questions,

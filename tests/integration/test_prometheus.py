@@ -18,11 +18,10 @@ import httpx
 import pytest
 from fleet import END_S, Fleet
 
+from monitoring_files import ALERTS, ALERTS_FILE, QUERIES
 from no_tls import NO_TLS
-from paddler_trio.telemetry.alerts import alerts
-from paddler_trio.telemetry.dashboard import RATE, queries
 
-ALERTS = Path(__file__).parents[2] / "docs" / "alerts" / "paddler-trio.yaml"
+RATE = "$__rate_interval"
 ONLY_SOMETIMES = {
     "rollout_stalled_seconds": "a rollout under way",
     "rollout_state": "a rollout that went through an agent",
@@ -85,7 +84,7 @@ def _running(binary: str, folder: Path, targets: list[str]) -> Iterator[Promethe
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(ALERTS)],
+        "rule_files": [str(ALERTS_FILE)],
         "scrape_configs": [
             {"job_name": "paddler-trio", "static_configs": [{"targets": targets}]},
         ],
@@ -142,7 +141,7 @@ def _use(fleet: Fleet) -> None:
         answer.raise_for_status()
 
 
-@pytest.mark.parametrize("expression", sorted({query.expression for query in queries()}))
+@pytest.mark.parametrize("expression", sorted({query["expr"] for query in QUERIES}))
 def test_a_query_of_the_dashboard_has_an_answer(prometheus: Prometheus, expression: str) -> None:
     filled = expression.replace(RATE, "30s").replace("$instance", ".*").replace("$deployment", ".*")
     found = prometheus.ask(filled)
@@ -163,7 +162,7 @@ def test_every_alert_is_evaluated_and_none_fires_for_a_fleet_that_is_well(
 
     _wait(lambda: all(rule["health"] != "unknown" for rule in rules()), "all were evaluated")
     judged = {rule["name"]: rule for rule in rules()}
-    assert judged.keys() == {alert.name for alert in alerts()}
+    assert judged.keys() == {alert["alert"] for alert in ALERTS}
     assert {
         name: rule.get("lastError") for name, rule in judged.items() if rule["health"] != "ok"
     } == {}

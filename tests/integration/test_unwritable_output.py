@@ -115,7 +115,7 @@ def test_nothing_that_is_opened_later_takes_the_place_of_a_standard_stream(tmp_p
     program = (
         "import os, socket, sys\n"
         "from pathlib import Path\n"
-        "from paddler_trio.cli.standard_streams import open_missing_streams\n"
+        "from paddler_trio.cli.terminal import open_missing_streams\n"
         "open_missing_streams()\n"
         "opened = socket.socket()\n"
         "print('for nobody', file=sys.stderr, flush=True)\n"

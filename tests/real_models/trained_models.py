@@ -26,7 +26,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load
 
-from paddler_trio.cli.daemons.real_demo import MODEL, MODEL_SHA256, real_demo_model
+from paddler_trio.cli.daemons.demo_tree import MODEL, MODEL_SHA256, real_demo_model
 
 ROOT = Path(__file__).parents[2]
 FETCH_S = 1200

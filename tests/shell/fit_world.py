@@ -15,8 +15,7 @@ from hub_server import HubServer
 from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.children.preparation import Preparation
-from paddler_trio.agent.children.preparation_keeper import PreparationKeeper
+from paddler_trio.agent.children.preparation import Preparation, PreparationKeeper
 from paddler_trio.agent.children.preparation_server import PreparationServer
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.memory_in_use import MemoryInUse

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
-from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.joining.agent_guard import AgentGuard, legacy_networks
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.join_exchange import JoinExchange
 from paddler_trio.balancer.joining.join_pins import JoinPins
 from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
-from paddler_trio.balancer.joining.legacy_networks import legacy_networks
 from paddler_trio.balancer.joining.pin_routes import PinRoutes
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing

@@ -25,12 +25,11 @@ from paddler_trio.balancer.fleet.model_store_child import (
 from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.http_client import Timeouts
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.router import Router, by_path
 from paddler_trio.processes.model_store.arrival import Arrivals
-from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.source_routes import SourceRoutes
+from paddler_trio.processes.model_store.source_routes import HubMetadata, SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (

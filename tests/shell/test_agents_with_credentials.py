@@ -15,15 +15,15 @@ from http_world import Served, serving, until
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
-from paddler_trio.wire.trio.credential_messages import Rotate
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL, render_extension
+from paddler_trio.wire.trio.upstream_messages import Rotate
 
 NEW, OLD = b"\1" * 32, b"\2" * 32
 

@@ -15,12 +15,11 @@ from trio.testing import MockClock
 
 from certificates import Authority
 from paddler_trio.cli.bench.bench_figures import figures_of
-from paddler_trio.cli.bench.model_choice import listed_model
+from paddler_trio.cli.bench.client_connection import listed_model
 from paddler_trio.cli.bench.plan import BenchPlan
 from paddler_trio.cli.bench.runner import Results, TargetSilentError, run_bench
-from paddler_trio.cli.bench.target import Target, TargetUnreachableError
+from paddler_trio.cli.bench.target import Resolved, Target, TargetUnreachableError
 from paddler_trio.cli.bench.target_address import BaseUrl
-from paddler_trio.cli.bench.target_resolution import Resolved
 from paddler_trio.cli.bench.workloads import Sizes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.client_tls import ClientTls

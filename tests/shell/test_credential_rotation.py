@@ -20,7 +20,7 @@ from paddler_trio.agent.link.credential_rotation import (
 )
 from paddler_trio.net.joining.agent_credential import AgentCredential
 from paddler_trio.net.joining.join_token import digest_of, new_id, new_secret
-from paddler_trio.wire.trio.credential_messages import Rotate
+from paddler_trio.wire.trio.upstream_messages import Rotate
 
 
 @pytest.fixture

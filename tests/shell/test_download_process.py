@@ -27,11 +27,11 @@ from paddler_trio.net.client.download_errors import (
     DownloadError,
     ServerFailedError,
     SourceNotFoundError,
+    StoreCannotError,
     Subject,
     TransferInterruptedError,
 )
 from paddler_trio.net.client.http_client import Timeouts
-from paddler_trio.net.client.store_errors import StoreCannotError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20

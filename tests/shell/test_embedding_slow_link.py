@@ -15,7 +15,7 @@ import trio
 from encoder_models import write_bert
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.children.preparation_turns import PreparationTurns
+from paddler_trio.agent.children.preparation import PreparationTurns
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.serving import Uses

@@ -11,7 +11,7 @@ import pytest
 from fleet_double import AGENT, CUT, FIT, REFUSED, FleetDouble, rollout, shown
 
 from cli_in_process import Ended, invoke
-from paddler_trio.cli.fleet import rollout_follow
+from paddler_trio.cli.fleet import rollout_run
 
 DONE, FAILED, USAGE, ROLLED_BACK, TIMED_OUT, BY_BALANCER = range(6)
 TWO = """
@@ -43,7 +43,7 @@ def double() -> Iterator[FleetDouble]:
 
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_follow, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(rollout_run, "FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def test_a_connection_that_breaks_and_a_balancer_that_restarts_are_waited_for(
 def test_a_balancer_that_stays_away_is_given_up(
     double: FleetDouble, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_follow, "LOST_S", 0.05)
+    monkeypatch.setattr(rollout_run, "LOST_S", 0.05)
     double.connections = [REFUSED]
     ended = run(double, "fleet", "apply", file)
     assert ended.exit_code == FAILED

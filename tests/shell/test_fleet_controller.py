@@ -10,8 +10,7 @@ from fleet_world import Manners, fleet_world, phase, spec, until, until_served
 from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.placed_hosts import FORGET_S
-from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
-from paddler_trio.balancer.fleet.rollout_document import rollouts_document
+from paddler_trio.balancer.fleet.rollout_control import FleetRollouts, rollouts_document
 from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent

@@ -19,9 +19,9 @@ from fleet_world import (
 from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.placed_instance import PlacedInstance, State
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
-from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY, ROLLOUT, StoredFleet
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.agent_kinds import PADDLER

@@ -13,8 +13,7 @@ from trio.testing import MockClock
 from upstream_world import answering, upstream
 
 from paddler_trio.agent.servers.forwarded_exchange import ForwardedExchange
-from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
-from paddler_trio.agent.servers.tunnel_dial import AgentTunnel
+from paddler_trio.agent.servers.tunnel_dial import AgentTunnel, ForwardedStreams
 from paddler_trio.errors import leaves
 from paddler_trio.net.client.upstream_client import UpstreamClient
 from paddler_trio.wire.trio.tunnel_frames import (

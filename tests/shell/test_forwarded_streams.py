@@ -19,8 +19,12 @@ from trio.testing import MockClock
 from upstream_world import ADDRESS, TIMEOUTS
 
 from paddler_trio.agent.servers.forwarded_exchange import ForwardedExchange
-from paddler_trio.agent.servers.forwarded_streams import MAX_HELD_BYTES, ForwardedStreams, is_stream
-from paddler_trio.agent.servers.tunnel_dial import AgentTunnel
+from paddler_trio.agent.servers.tunnel_dial import (
+    MAX_HELD_BYTES,
+    AgentTunnel,
+    ForwardedStreams,
+    is_stream,
+)
 from paddler_trio.net.client.upstream_client import UpstreamClient
 from paddler_trio.wire.trio.tunnel_frames import (
     FrameReader,

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from exchanges import exchange_for
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
-from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
+from paddler_trio.balancer.assembly.port_apps import AnsweredHubModels
 from paddler_trio.balancer.front.hub_routes import HubRoutes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.hub.hub_lookup import FRESH_S, LOOKUP_S, MAX_AT_ONCE, HubLookup

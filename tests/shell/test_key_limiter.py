@@ -19,9 +19,8 @@ from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refu
 from paddler_trio.balancer.keys.key_limiter import KeyLimiter, admit
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_terms import KeyTerms
-from paddler_trio.net.server.asgi import Message, send_text
+from paddler_trio.net.server.asgi import Message, Upgrade, send_text
 from paddler_trio.net.server.exchange import App, Exchange, Identity
-from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 MIDNIGHT_S = 20_000.0 * 86_400

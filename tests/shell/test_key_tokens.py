@@ -14,10 +14,9 @@ from dispatch_world import WORK, World, world
 
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
-from paddler_trio.balancer.keys.key_accounts import KeyAccounts
+from paddler_trio.balancer.keys.key_accounts import KeyAccounts, KeyUsageFile
+from paddler_trio.balancer.keys.key_limiter import KeyTokens
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.balancer.keys.key_tokens import KeyTokens
-from paddler_trio.balancer.keys.key_usage_file import KeyUsageFile
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request

@@ -10,7 +10,7 @@ import pytest
 import trio
 from http_world import Served, serving, until
 
-from paddler_trio.agent.link import redial
+from paddler_trio.agent.link import balancer_link
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.model.model_server import ModelServer
@@ -146,7 +146,7 @@ async def test_what_the_balancer_before_desires_does_not_count_any_more() -> Non
 async def test_a_balancer_that_dies_while_it_leaves_gives_its_slots_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redial, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(balancer_link, "FIRST_PAUSE_S", 0.001)
     async with world() as it, trio.open_nursery() as nursery:
         before = await it.agent_of(it.old)
         it.accepting = it.new

@@ -16,8 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from paddler_trio.agent.link.dialled_stream import DialledStream
-from paddler_trio.agent.link.link_writer import DIRECT_BYTES, OUTGOING_FRAMES, LinkWriter
+from paddler_trio.agent.link.link_reply import (
+    DIRECT_BYTES,
+    OUTGOING_FRAMES,
+    DialledStream,
+    LinkWriter,
+)
 
 LEAST_BUFFER = 1
 """The kernel makes it as small as it can: a few kilobytes."""

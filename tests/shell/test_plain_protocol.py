@@ -7,9 +7,8 @@ import pytest
 import trio
 from http_world import PATIENCE_S, hello, serving, until
 
-from paddler_trio.net.server.asgi import ClientGoneError, read_body
+from paddler_trio.net.server.asgi import ClientGoneError, RawResponse, read_body
 from paddler_trio.net.server.exchange import Exchange
-from paddler_trio.net.server.raw_response import RawResponse
 from paddler_trio.net.server.streaming import cut_on_disconnect
 
 RAW = b"HTTP/1.1 200 Fine\r\nContent-Length: %d\r\nServer: Other\r\n\r\n%b"

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from exchanges import exchange_for
-from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError, RolloutRoutes
+from paddler_trio.balancer.fleet.fleet_routes import RolloutRefusedError, RolloutRoutes
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.net.server.asgi import Message, Scope
 from paddler_trio.net.server.exchange import Identity

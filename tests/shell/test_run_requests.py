@@ -25,7 +25,7 @@ from paddler_trio.balancer.apis.backend import ApiSettings, Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.net.server.asgi import ClientGoneError, HttpProblem, Message
 from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -119,16 +119,16 @@ class Words:
     """A dialect of few words: one event a step."""
 
     def opening(self) -> bytes:
-        return sse.event("begin")
+        return streaming.event("begin")
 
     def take(self, step: Step) -> bytes:
-        return b"".join(sse.event([step.choice, result]) for result in step.results)
+        return b"".join(streaming.event([step.choice, result]) for result in step.results)
 
     def closing(self) -> bytes:
-        return sse.event("end") + sse.DONE
+        return streaming.event("end") + streaming.DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(error.envelope())
+        return streaming.event(error.envelope())
 
 
 def backend_of(here: World, limits: ApiLimits = LIMITS) -> Backend:

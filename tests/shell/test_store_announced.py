@@ -12,7 +12,7 @@ import trio
 import trio_websocket
 from http_world import Served, serving, until
 
-from paddler_trio.agent.link import redial
+from paddler_trio.agent.link import balancer_link
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.model.model_server import ModelServer
@@ -101,7 +101,7 @@ async def test_a_balancer_without_a_store_announces_none() -> None:
 async def test_an_agent_asks_the_balancer_that_it_is_linked_to_and_no_former_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redial, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(balancer_link, "FIRST_PAUSE_S", 0.001)
     status = AgentStatus(1)
     models = ModelServer(
         status,

@@ -13,8 +13,8 @@ from store_world import hub_path, served_over_http, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
 from paddler_trio.models.pushed.pushed_model import Manifest, PushedFile
-from paddler_trio.net.client.store_errors import STORE_HEADER
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.client.download_errors import STORE_HEADER
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_process import NOT_FETCHED
 from paddler_trio.processes.model_store.store_reach import is_file_of

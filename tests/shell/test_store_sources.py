@@ -16,8 +16,7 @@ from store_world import Answered, answered, hub_path, store_world, url_path
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.cache.url_cache import UrlFile, UrlRecord
-from paddler_trio.net.client.download_errors import Subject
-from paddler_trio.net.client.store_errors import stores_error
+from paddler_trio.net.client.download_errors import Subject, stores_error
 from paddler_trio.processes.model_store.source_routes import MAX_LISTINGS
 
 MIB = 1 << 20

@@ -6,7 +6,7 @@ import trio
 from fleet_world import SLOTS, FleetWorld, Manners, fleet_world, spec
 from trio.testing import MockClock
 
-from paddler_trio.balancer.fleet.rollout_document import rollouts_document
+from paddler_trio.balancer.fleet.rollout_control import rollouts_document
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.scheduler.fleet.rollout_orders import aborted
 from paddler_trio.wire.paddler.status import ChatTemplate

@@ -17,7 +17,7 @@ from openssl_client import OpensslClient
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.tls.server_context import TlsFiles
 from paddler_trio.net.tls.server_tls import ServerTls
-from paddler_trio.net.tls.tls_handshake import MAX_BYTES, MAX_PIECES
+from paddler_trio.net.tls.tls_connection import MAX_BYTES, MAX_PIECES
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from http_world import Client, Served, hello, over_tls, serving, until
 
 from paddler_trio.net.server.asgi import send_text
 from paddler_trio.net.server.exchange import Exchange
-from paddler_trio.net.tls.tls_passage import TlsPassage
+from paddler_trio.net.tls.tls_records import TlsPassage
 
 HEAD = b"PUT /pass HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 

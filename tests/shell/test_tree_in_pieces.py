@@ -9,8 +9,7 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.system.printed_tree import TreeNode, running_tree
-from paddler_trio.system.tree_in_pieces import PIECE_S, running_tree_json
+from paddler_trio.system.printed_tree import PIECE_S, TreeNode, running_tree, running_tree_json
 
 
 def _names(node: dict) -> list[str]:  # type: ignore[type-arg]  # a tree node as JSON

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 from upstream_world import ADDRESS, TIMEOUTS, Handler, answering, body_of, upstream
 
-from paddler_trio.net.client.response_body import BodyPart
+from paddler_trio.net.client.response_body import BodyPart, FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import MAX_KEPT, UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_response import UpstreamResponse
 from upstream_double import read_request
 

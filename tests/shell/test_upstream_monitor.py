@@ -12,20 +12,20 @@ import trio.testing
 from trio.testing import MockClock
 from upstream_world import ADDRESS, TIMEOUTS
 
-from paddler_trio.agent.servers.slot_account import LONGEST_AFTERLIFE_S
 from paddler_trio.agent.servers.upstream_monitor import (
     NO_SLOTS_REASON,
     MonitorSettings,
     UpstreamMonitor,
 )
+from paddler_trio.agent.servers.upstream_probe import LONGEST_AFTERLIFE_S
 from paddler_trio.agent.servers.upstream_state import (
     Modalities,
     Reachability,
     UpstreamModel,
     UpstreamState,
 )
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from upstream_double import LlamaServerDouble, error
 
 READY, LOADING, SLEEPING = Reachability.READY, Reachability.LOADING, Reachability.SLEEPING

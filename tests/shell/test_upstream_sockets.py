@@ -21,11 +21,13 @@ from paddler_trio.agent.model.server_files import ServerFiles
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.agent.servers.upstream_state import Reachability
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.client.upstream_address import UpstreamAddress
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
+from paddler_trio.net.client.upstream_address import (
+    UpstreamAddress,
+    UpstreamTimeouts,
+    upstream_context,
+)
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
-from paddler_trio.net.client.upstream_tls import upstream_context
 from upstream_double import LlamaServerDouble, read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

@@ -9,9 +9,8 @@ import attrs
 import trio
 import trio.testing
 
-from paddler_trio.net.client.upstream_address import UpstreamAddress
+from paddler_trio.net.client.upstream_address import UpstreamAddress, UpstreamTimeouts
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
 from upstream_double import read_request
 
 TIMEOUTS = UpstreamTimeouts(connect_s=3, first_byte_s=60, idle_s=30, kept_s=3)

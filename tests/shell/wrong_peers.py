@@ -16,7 +16,7 @@ import trio_websocket
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from paddler_trio.agent.link import balancer_connection, balancer_link, redial
+from paddler_trio.agent.link import balancer_connection, balancer_link
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.model.model_server import ModelServer
@@ -38,8 +38,8 @@ MOVED = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length:
 
 @pytest.fixture(name="impatient")
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redial, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(redial, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(balancer_link, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(balancer_link, "LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr(balancer_link, "CONNECT_S", 0.4)
     monkeypatch.setattr(balancer_connection, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(balancer_connection, "HEARTBEAT_DEADLINE_S", 0.5)

@@ -12,7 +12,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.step_frame import step_entry, step_frame
+from paddler_trio.wire.trio.request_frame import step_entry, step_frame
 from paddler_trio.wire.trio.trio_link import Report, render_extension
 
 

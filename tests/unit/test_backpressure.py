@@ -6,14 +6,14 @@ from pathlib import Path
 
 from paddler_trio.agent.children import engine_process
 from paddler_trio.agent.children.preparation import RENDERED_PLACES, REQUEST_PLACES
-from paddler_trio.agent.link import balancer_link, link_writer
-from paddler_trio.agent.link.dialled_stream import MAX_HANDSHAKE_BYTES
+from paddler_trio.agent.link import balancer_link, link_reply
+from paddler_trio.agent.link.link_reply import MAX_HANDSHAKE_BYTES
 from paddler_trio.agent.model import cache_tasks
 from paddler_trio.agent.model.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.requests import embedding_requests as embedding
 from paddler_trio.agent.requests.question_tasks import MAX_QUESTIONS
 from paddler_trio.agent.servers import tunnel_dial
-from paddler_trio.agent.servers.forwarded_streams import MAX_HELD_BYTES
+from paddler_trio.agent.servers.tunnel_dial import MAX_HELD_BYTES
 from paddler_trio.balancer.activity import captures, event_feed, request_routes
 from paddler_trio.balancer.activity.agent_history import MAX_EVENTS
 from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFFS
@@ -45,14 +45,14 @@ from paddler_trio.balancer.joining import join_exchange
 from paddler_trio.balancer.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.balancer.reverse_proxy import (
     forwarding,
-    prefix_affinity,
-    slot_holders,
+    server_pools,
+    slot_paths,
     tunnel_exchange,
 )
 from paddler_trio.models.download.partial_file import BLOCK_BYTES
 from paddler_trio.models.download.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.models.hub import hub_lookup
-from paddler_trio.net.server import connection, json_body, upgrade
+from paddler_trio.net.server import asgi, connection, json_body
 from paddler_trio.net.server import input_budget as budget
 from paddler_trio.net.server.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.net.server.asgi import BODY_DEADLINE_S
@@ -77,8 +77,7 @@ from paddler_trio.processes.preparation.job_limits import (
 )
 from paddler_trio.system.logs import log_ring, log_stream
 from paddler_trio.system.loop_lag import STALL_S
-from paddler_trio.system.read_size import MANY_PIECES, MOST_BYTES
-from paddler_trio.system.ready_sockets import TURN_S
+from paddler_trio.system.ready_sockets import MANY_PIECES, MOST_BYTES, TURN_S
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
@@ -145,7 +144,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "connections per port": f"`--max-connections` ({config.max_connections})",
         "slots that WebSockets to servers hold, while a request waits for one": (
-            f"all; 1 given up in {slot_holders.PATIENCE_S:.0f} s"
+            f"all; 1 given up in {slot_paths.PATIENCE_S:.0f} s"
         ),
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "
@@ -166,7 +165,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{tunnel_exchange.MAX_WEBSOCKETS}"
         ),
         "bytes from the client of a WebSocket that goes on to a server": (
-            f"{upgrade.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
+            f"{asgi.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
         ),
         "requests that take no slot of a server behind an agent": f"{TUNNELS_BESIDE_SLOTS}",
         "pieces of an answer that come in one read": f"{MANY_PIECES}",
@@ -178,7 +177,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{tunnel_dial.RECEIVE_BYTES // KIB} KiB at the agent"
         ),
         "beginnings of requests remembered for servers": (
-            f"{prefix_affinity.MAX_BEGINNINGS:,}, of 16 bytes"
+            f"{server_pools.MAX_BEGINNINGS:,}, of 16 bytes"
         ),
         "bytes out of one compressed byte": (
             f"{json_body.MAX_INFLATION}, beyond the first "
@@ -223,7 +222,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"16 MiB less {(16 * MIB - MAX_PADDLER_WORK_BYTES) // KIB} KiB"
         ),
         "frames towards one agent": f"{OUTGOING_FRAMES}",
-        "frames from an agent to its balancer": f"{link_writer.OUTGOING_FRAMES}",
+        "frames from an agent to its balancer": f"{link_reply.OUTGOING_FRAMES}",
         "frames read ahead on the agent": f"{balancer_link.READ_AHEAD_FRAMES}",
         "frames towards the engine": f"{engine_process.TO_ENGINE_FRAMES}",
         "tokens of one embedding request in the engine": (

@@ -15,9 +15,7 @@ import sys
 from paddler_trio.cli import completion
 from paddler_trio.cli.commands import COMMANDS, command_line, needed_for
 from paddler_trio.cli.daemons.paddler_v1_flags import translate
-from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.standard_streams import open_missing_streams
-from paddler_trio.cli.terminal import printable
+from paddler_trio.cli.terminal import USAGE, open_missing_streams, printable
 
 
 def main() -> None:

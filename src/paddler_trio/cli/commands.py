@@ -3,15 +3,54 @@ them only where all are shown: most of what a short command takes is the import 
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from paddler_trio import __version__
 from paddler_trio.cli.daemons.daemon_commands import DaemonCommand
 from paddler_trio.cli.help import give_help
-from paddler_trio.cli.version import VersionOption
+from paddler_trio.system.hardware.machine_reader import llama_cpp_build
+
+BINDINGS: Final = "llama-cpp-python"
+
+
+def versions() -> list[str]:
+    """A line each: ours, the bindings', llama.cpp's, Python's."""
+    try:
+        bindings = importlib.metadata.version(BINDINGS)
+    except importlib.metadata.PackageNotFoundError:
+        bindings = "is not installed"
+    return [
+        f"paddler-trio {__version__}",
+        f"{BINDINGS} {bindings}",
+        f"llama.cpp {llama_cpp_build()}",
+        f"Python {platform.python_version()}",
+    ]
+
+
+def _print_versions(context: typer.Context, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        print("\n".join(versions()))
+        raise typer.Exit
+
+
+VersionOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        "-V",
+        is_eager=True,
+        callback=_print_versions,
+        expose_value=False,
+        help="Print the versions of paddler-trio, llama.cpp and Python.",
+    ),
+]
+
 
 COMMANDS: Final = {
     "balancer": "daemons.balancer",

@@ -33,14 +33,16 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.net.tls.client_tls import unverified_context
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
-from paddler_trio.processes.llama_setup.cpu_features import (
+from paddler_trio.processes.llama_setup.environment import (
     CPU_FLAGS_NEEDED,
+    Environment,
+    Marker,
+    SetupError,
     built_features,
     features_lacking,
     features_unused,
+    read_marker,
 )
-from paddler_trio.processes.llama_setup.environment import Environment, SetupError
-from paddler_trio.processes.llama_setup.remembered_proof import Marker, read_marker
 from paddler_trio.system.config import split_address
 from paddler_trio.system.machine import available_memory_bytes, granted_cores, read_cpu_flags
 

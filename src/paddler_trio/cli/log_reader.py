@@ -10,8 +10,12 @@ import attrs
 from paddler_trio.cli.balancer_http import BalancerRefusedError, BalancerUnreachableError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
-from paddler_trio.wire.trio.operations.log_lines import LogLine, LogPage, read_page
-from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_LINES
+from paddler_trio.wire.trio.operations.operator_orders import (
+    MAX_LOG_LINES,
+    LogLine,
+    LogPage,
+    read_page,
+)
 
 WAIT_MS: Final = 10_000
 """The time for which one answer waits for lines."""

@@ -16,7 +16,6 @@ import cattrs
 import httpx
 from cattrs.errors import BaseValidationError
 
-from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     ANSWER_S,
     BalancerClient,
@@ -24,6 +23,7 @@ from paddler_trio.cli.balancer_http import (
     BalancerUnreachableError,
     BalancerVersionError,
     clear_errors,
+    lines_of,
     open_http,
     read_json,
     refuse_unless_success,
@@ -85,7 +85,7 @@ class AgentView:
     is_drained: bool = False
     """By an operator: it finishes what it has and gets nothing new."""
     state: dict[str, str] = attrs.field(factory=dict)
-    """What is true of it, as the balancer says it; empty from one of before."""
+    """What is true of it, as the balancer says it: ``word``, ``severity``, ``sentence``."""
 
     @property
     def label(self) -> str:
@@ -311,11 +311,7 @@ class ManagementClient(BalancerClient):
 
     def drain(self, agent: str, *, drained: bool) -> tuple[AgentView, Json]:
         """Give the agent of this id or name nothing new, or work again; also as it came."""
-        path = f"/api/v2/agents/{quote(agent, safe='')}/drain"
-        with self._naming(agent), clear_errors(self.address):
-            answer = self._http.request("POST" if drained else "DELETE", path)
-            refuse_unless_success(answer)
-        raw = self._object(answer.text, path)
+        raw = self.ask_agent("POST" if drained else "DELETE", agent, "drain")
         return self.structured(raw, AgentView), raw
 
     @contextmanager

@@ -17,8 +17,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.terminal import one_line_errors, require_llama
 from paddler_trio.errors import ConfigurationError, EngineError
 from paddler_trio.system.config import split_address
 from paddler_trio.system.machine import granted_cores

@@ -3,6 +3,11 @@
 Answers go to standard output, everything about them (progress, warnings, errors) to standard
 error, so that a pipe carries answers only. Text from models and agents is not ours: its control
 characters never reach a terminal.
+
+Standard input, output and error of a process that was started without some of them.
+
+The next socket or file that is opened would get the free number, and whatever is printed or logged
+would go into it: into the answer of a client, if it comes to that.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import ConfigurationError, PaddlerError
 
 INTERRUPTED = 130
 PLAIN_WIDTH = 10_000
@@ -100,3 +107,39 @@ def one_line_errors(
         # the reader has left; the interpreter's last flush must not complain about it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error
+
+
+def require_llama() -> None:
+    """A ConfigurationError if llama.cpp is not installed; nothing is imported."""
+    if find_spec("llama_cpp") is None:
+        raise ConfigurationError(
+            "llama.cpp is not installed yet: run `paddler-trio setup`, which builds it for this "
+            "machine"
+        )
+
+
+def open_missing_streams() -> None:
+    """Open what is missing: a missing input has ended, what is written to a missing output fails,
+    and errors that nobody can see are dropped. To be called before anything else is opened."""
+    for descriptor, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, flags)  # as the lowest number that is free
+            os.set_inheritable(opened, True)
+    sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+"""The command line, or a file that it names, is wrong; typer ends so too."""
+ROLLED_BACK: Final = 3
+TIMED_OUT: Final = 4
+REFUSED: Final = 5
+"""By the balancer, of what ``fleet`` and ``rollout`` ask."""
+
+
+CANNOT_SAY: Final = 2

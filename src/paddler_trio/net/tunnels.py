@@ -19,9 +19,7 @@ import attrs
 import trio
 
 from paddler_trio.errors import LinkError
-from paddler_trio.system.read_size import ReadSize
-from paddler_trio.system.ready_sockets import closing, read_while
-from paddler_trio.system.socket_reset import reset_on_close
+from paddler_trio.system.ready_sockets import ReadSize, closing, read_while, reset_on_close
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.trio.trio_link import render_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind

@@ -17,7 +17,7 @@ from paddler_trio.wire.paddler.status import (
     SlotAggregatedStatusSnapshot,
 )
 from paddler_trio.wire.trio.operations.operator_orders import ORDERS
-from paddler_trio.wire.trio.request_trace import FEATURE
+from paddler_trio.wire.trio.prompt_stages import FEATURE
 from paddler_trio.wire.trio.trio_link import BESIDE, BOUND, FOLLOWS, INFILL, SUBPROTOCOL, Report
 
 MAX_FEATURES_BYTES: Final = 256

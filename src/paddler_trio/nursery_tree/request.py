@@ -50,9 +50,8 @@ from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trace_parent import TraceContext
-from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
 from paddler_trio.wire.trio.request_frame import EncodedWork
-from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_LOG_ID_CHARS = 128

@@ -1,10 +1,14 @@
-"""Files that are whole or not there at all, whatever happens to the machine. All of it blocks."""
+"""Files that are whole or not there at all, whatever happens to the machine. All of it blocks.
+
+A key in a file of its own: how clients and agents get theirs.
+
+Never as an argument, which every user of a machine can read in its list of processes.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
 import threading
 import time
@@ -13,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from paddler_trio.errors import ConfigurationError
+
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _FRESH: Final = ".fresh"
 _LEFT_S: Final = 3600.0
@@ -20,8 +26,6 @@ _LEFT_S: Final = 3600.0
 _MOMENT_S: Final = 1.0
 """No small file that is still to be renamed is so old."""
 _BEGAN_S: Final = time.time()
-_OLD_SUFFIX: Final = re.compile(r"[a-z0-9_]{8}")
-"""The name that earlier versions wrote in the place of the writer."""
 
 
 def durably_replace(source: Path, target: Path) -> None:
@@ -81,17 +85,13 @@ def _remove_leftovers(path: Path, least_age_s: float) -> None:
     start = _fresh(path, "").name.removesuffix(_FRESH)
     with os.scandir(path.parent) as entries:
         for entry in entries:
-            if not entry.name.startswith(start):
+            if not entry.name.startswith(start) or not entry.name.endswith(_FRESH):
                 continue
-            writer = entry.name[len(start) :].removesuffix(_FRESH)
-            is_old_name = _OLD_SUFFIX.fullmatch(entry.name[len(start) :]) is not None
-            pid, _, thread = writer.partition(".")
-            is_ours = pid.isdecimal() and (not thread or thread.isdecimal())
-            if not is_old_name and not (is_ours and entry.name.endswith(_FRESH)):
+            pid, _, thread = entry.name[len(start) :].removesuffix(_FRESH).partition(".")
+            if not pid.isdecimal() or (thread and not thread.isdecimal()):
                 continue
             since_s = entry.stat(follow_symlinks=False).st_mtime
-            is_left = is_old_name or not _is_writer(int(pid), since_s)
-            if is_left and time.time() - since_s > (_LEFT_S if is_old_name else least_age_s):
+            if not _is_writer(int(pid), since_s) and time.time() - since_s > least_age_s:
                 Path(entry.path).unlink(missing_ok=True)
 
 
@@ -149,3 +149,24 @@ def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 _sync_file_range = _found_sync_file_range()
+
+
+MAX_SECRET_CHARS = 512
+
+
+def read_secret(path: Path) -> str:
+    """Return the key in a client's or agent's own file; ConfigurationError if it holds none.
+
+    The error never contains any of the file.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_SECRET_CHARS + 3).strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the key in {path}: {error.strerror}") from error
+    if not raw or len(raw) > MAX_SECRET_CHARS or any(not 0x21 <= byte <= 0x7E for byte in raw):
+        raise ConfigurationError(
+            f"{path} must hold one key and nothing else: 1 to {MAX_SECRET_CHARS} printable "
+            "characters without spaces"
+        )
+    return raw.decode("ascii")

@@ -7,12 +7,25 @@ calls what reads each socket that is ready; the call does not wait.
 
 The task that a socket belongs to sleeps until the call has nothing more to do: it still owns the
 work, and its scopes end it.
+
+Choose how much of a socket is read at once, where what arrives is taken apart piece by piece.
+
+Bytes cost little, pieces cost as much each as a thousand bytes: 64 KiB that are ten thousand chunks
+of one byte hold the event loop up for longer than anybody should wait. A sender of such pieces is
+read in small portions, so that others have their turn between them.
+
+Connections that are closed by a reset instead of in order.
+
+A close in order comes behind all that was written: to a side that reads nothing it never comes, and
+one that has read it may take for whole what it has.
 """
 
 from __future__ import annotations
 
 import contextvars
 import select
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -173,3 +186,35 @@ class _ReadySockets:
         if self._watched.get(descriptor) is watched:
             del self._watched[descriptor]
             self._epoll.unregister(descriptor)
+
+
+MOST_BYTES: Final = 65_536
+LEAST_BYTES: Final = 4096
+MANY_PIECES: Final = 512
+"""Pieces in one read; from these on the next read is shorter."""
+FEW_PIECES: Final = 128
+
+
+@attrs.define
+class ReadSize:
+    """The size of the reads of one socket; ``num_bytes`` is for the next one."""
+
+    num_bytes: int = attrs.field(default=MOST_BYTES, init=False)
+
+    def note(self, num_pieces: int) -> None:
+        """Note that so many pieces were in what was read."""
+        if num_pieces > MANY_PIECES:
+            self.num_bytes = max(LEAST_BYTES, self.num_bytes // 4)
+        elif num_pieces <= FEW_PIECES and self.num_bytes < MOST_BYTES:
+            self.num_bytes *= 2
+
+
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""``SO_LINGER``: a close waits for nothing, and resets."""
+
+
+def reset_on_close(sock: socket.socket | trio.socket.SocketType) -> None:
+    """Make the close of this socket reset its connection; what was not taken by then is lost.
+    Nothing changes for one that is closed."""
+    if sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

@@ -25,7 +25,6 @@ from paddler_trio.telemetry.balancer_metrics import (
     PREFILL_TOKENS_PER_SECOND,
 )
 from paddler_trio.telemetry.metric_kind import MetricDefinition, metric
-from paddler_trio.telemetry.shared_metrics import BUILD_INFO, LOOP_LAG_SECONDS, PADDLERS
 
 
 def _on_agent(balancers: MetricDefinition, *labels: str) -> MetricDefinition:
@@ -180,41 +179,3 @@ CACHE_FREE_BYTES: Final = metric(
     unit="bytes",
     where="agent",
 )
-
-AGENT_METRICS: Final = (
-    *PADDLERS,
-    LOOP_LAG_SECONDS,
-    BUILD_INFO,
-    AGENT_LINK_UP,
-    AGENT_LINK_CONNECTIONS,
-    AGENTS_PHASE,
-    AGENTS_ISSUES,
-    AGENTS_SLOTS,
-    AGENTS_KV_CACHE_USAGE_RATIO,
-    KV_CELLS,
-    AGENTS_KV_BYTES,
-    AGENTS_BATCH_WIDTH,
-    AGENTS_PREFILL_TOKENS_PER_SECOND,
-    AGENTS_DECODE_TOKENS_PER_SECOND,
-    PREFIX_STORE_TOKENS,
-    PREFIX_STORE_BYTES,
-    PREFIX_STORE_HITS,
-    PREFIX_STORE_HIT_TOKENS,
-    ENGINE_PROMPT_TOKENS,
-    ENGINE_CACHED_TOKENS,
-    ENGINE_GENERATED_TOKENS,
-    ENGINE_DRAFTED_TOKENS,
-    ENGINE_ACCEPTED_TOKENS,
-    ENGINE_THREADS,
-    ENGINE_PASSES,
-    ENGINE_BUSY_SECONDS,
-    ENGINE_SAMPLING_SECONDS,
-    EMBEDDED_DOCUMENTS,
-    EMBEDDED_TOKENS,
-    AGENTS_PREEMPTIONS,
-    AGENTS_ENGINE_RESTARTS,
-    AGENTS_MODEL_LOAD,
-    AGENTS_DOWNLOAD_BYTES,
-    CACHE_FREE_BYTES,
-)
-"""The metrics that ``GET /metrics`` of an agent shows (``--metrics-addr``), in this order."""

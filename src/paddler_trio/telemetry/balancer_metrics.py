@@ -1,4 +1,8 @@
-"""The metrics that ``GET /metrics`` of a balancer shows."""
+"""The metrics that ``GET /metrics`` of a balancer shows, beside those that both daemons have.
+
+The model store, where there is one, is a process of its own, which reports once a second; its
+totals begin anew with it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,55 @@ from paddler_trio.telemetry.metric_kind import (
     histogram,
     metric,
 )
-from paddler_trio.telemetry.shared_metrics import BUILD_INFO, LOOP_LAG_SECONDS, PADDLERS
-from paddler_trio.telemetry.store_metrics import STORE_METRICS
+
+STORE_UP: Final = metric("gauge", "model_store_up", "1 while the process of the model store serves")
+STORE_BYTES: Final = metric(
+    "gauge",
+    "model_store_bytes",
+    "Bytes that count as taken: of files that lie there, and of those on their way in full",
+    unit="bytes",
+)
+STORE_LIMIT_BYTES: Final = metric(
+    "gauge", "model_store_limit_bytes", "Bytes that it may take of the disk", unit="bytes"
+)
+STORE_FILES: Final = metric("gauge", "model_store_files", "Files that lie there, whole or not")
+STORE_REQUESTS: Final = metric(
+    "counter",
+    "model_store_requests_total",
+    "Requests for files, by what was there of the file; an agent asks for a file in parts",
+    "found",
+)
+STORE_FETCHED_BYTES: Final = metric(
+    "counter",
+    "model_store_fetched_bytes_total",
+    "Bytes of files that it received from their sources",
+    unit="bytes",
+)
+STORE_PUSHED_BYTES: Final = metric(
+    "counter",
+    "model_store_pushed_bytes_total",
+    "Bytes of files that were pushed to it",
+    unit="bytes",
+)
+STORE_SENT_BYTES: Final = metric(
+    "counter",
+    "model_store_sent_bytes_total",
+    "Bytes of files that it sent to agents and to other clients",
+    unit="bytes",
+)
+STORE_EVICTIONS: Final = metric(
+    "counter", "model_store_evictions_total", "Files that went for want of room"
+)
+STORE_DOWNLOADS_RUNNING: Final = metric(
+    "gauge", "model_store_downloads_running", "Files on their way from their sources"
+)
+STORE_DOWNLOADS: Final = metric(
+    "counter",
+    "model_store_downloads_total",
+    "Downloads from sources that are over, by outcome",
+    "outcome",
+)
+
 
 INPUT_BYTES: Final = metric("gauge", "input_bytes", "Bytes held of requests under way")
 INPUT_BYTES_LIMIT: Final = metric("gauge", "input_bytes_limit", "Bytes that may be held of them")
@@ -261,59 +312,3 @@ TLS_CERTIFICATE_EXPIRY_SECONDS: Final = metric(
     "Until the certificate of the ports expires, negative once it has; of ports with TLS",
     unit="seconds",
 )
-
-BALANCER_METRICS: Final = (
-    *PADDLERS,
-    INPUT_BYTES,
-    INPUT_BYTES_LIMIT,
-    INPUT_REFUSALS,
-    EVENT_LOOP_LAG_MILLISECONDS,
-    EVENT_LOOP_STALLS,
-    LOOP_LAG_SECONDS,
-    BUILD_INFO,
-    API_KEY_REQUESTS,
-    API_KEY_REFUSALS,
-    API_KEY_LIMITED,
-    TLS_CERTIFICATE_EXPIRY_SECONDS,
-    REQUESTS,
-    REQUEST_DURATION,
-    QUEUE_DURATION,
-    TIME_TO_FIRST_TOKEN,
-    INTER_TOKEN_LATENCY,
-    PROMPT_TOKENS,
-    CACHED_PROMPT_TOKENS,
-    GENERATION_TOKENS,
-    EMBEDDINGS,
-    PREEMPTIONS,
-    CONTINUATIONS,
-    RETRIES,
-    REUSABLE_PROMPT_TOKENS,
-    MISSED_PROMPT_TOKENS,
-    PLACEMENT_FIRST_TOKEN,
-    REQUESTS_BUFFERED_LIMIT,
-    SLOTS_USABLE,
-    QUEUE_OLDEST_SECONDS,
-    QUEUE_POSITION_SECONDS_ESTIMATE,
-    DEPLOYMENT_REQUESTS_BUFFERED,
-    DEPLOYMENT_REQUESTS_RUNNING,
-    DEPLOYMENT_AGENTS,
-    AGENT_UP,
-    AGENT_CONNECTIONS,
-    AGENT_PHASE,
-    AGENT_ISSUES,
-    AGENT_SLOTS,
-    FLEET_KV_CACHE_USAGE_RATIO,
-    KV_CACHE_USAGE_RATIO,
-    KV_BYTES,
-    BATCH_WIDTH,
-    PREFILL_TOKENS_PER_SECOND,
-    DECODE_TOKENS_PER_SECOND,
-    ENGINE_RESTARTS,
-    MODEL_LOAD,
-    DOWNLOAD_BYTES,
-    ROLLOUT_PHASE,
-    ROLLOUT_STATE,
-    ROLLOUT_STALLED_SECONDS,
-    *STORE_METRICS,
-)
-"""The metrics that ``GET /metrics`` of a balancer shows, in this order."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Final, Literal
 
 from paddler_trio import __version__
-from paddler_trio.telemetry.metric_kind import LAG_BUCKETS_S, histogram, metric
+from paddler_trio.telemetry.metric_kind import (
+    LAG_BUCKETS_S,
+    MetricDefinition,
+    histogram,
+    metric,
+)
 from paddler_trio.telemetry.recording import Family, family
 
 SLOTS_PROCESSING: Final = metric(
@@ -32,3 +38,10 @@ LOOP_LAG_SECONDS: Final = histogram(
 def build_info(component: Literal["balancer", "agent"]) -> Family:
     """Return the version that runs as a metric: its value is 1, its labels say the rest."""
     return family(BUILD_INFO, {(component, __version__): 1})
+
+
+def metrics_of(daemon: Literal["balancer", "agent"], module: ModuleType) -> list[MetricDefinition]:
+    """Return all metrics of a daemon: those here, and those that its module defines."""
+    values = (each for place in (globals(), vars(module)) for each in place.values())
+    found = [each for each in values if isinstance(each, MetricDefinition)]
+    return list(dict.fromkeys(each for each in found if each.where in (daemon, "both")))

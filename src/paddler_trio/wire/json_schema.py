@@ -20,8 +20,15 @@ from urllib.parse import unquote, urldefrag
 
 import attrs
 
-from paddler_trio.wire.json_pointers import at, joined, last_name, places_of
-from paddler_trio.wire.json_schema_values import ANYTHING, CHECKS, NOTHING
+from paddler_trio.wire.json_schema_values import (
+    ANYTHING,
+    CHECKS,
+    NOTHING,
+    at,
+    joined,
+    last_name,
+    places_of,
+)
 
 Schema: TypeAlias = dict[str, object]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from paddler_trio.agent.children.preparation_worker import PreparationWorker
+from paddler_trio.agent.children.preparation_server import PreparationWorker
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.requests.embedding_in_flight import EmbeddingInFlight, Portion

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.agent.children.engine_probe import GENERATED_TOKENS, PROMPT_TOKENS, EngineProbe
+from paddler_trio.agent.children.engine_crash import GENERATED_TOKENS, PROMPT_TOKENS, EngineProbe
 from paddler_trio.wire.engine.engine_pipe import (
     PROBE_KEY,
     Embedded,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.agent.link.redial import (
+from paddler_trio.agent.link.balancer_link import (
     FIRST_PAUSE_S,
     LASTING_S,
     LEAST_SHARE,

@@ -8,8 +8,7 @@ import pytest
 from paddler_trio.agent.requests.request_spans import RequestTimes
 from paddler_trio.telemetry.span_data import MakeSpans, SpanData
 from paddler_trio.telemetry.span_export import SpanExport
-from paddler_trio.wire.trio.prompt_stages import PromptStages
-from paddler_trio.wire.trio.request_trace import RequestTrace
+from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
 
 TRACE, PARENT = "a" * 32, "b" * 16
 

@@ -13,16 +13,17 @@ import trio
 import trio.testing
 
 from exchanges import exchange_for
-from paddler_trio.balancer.keys import audit_file
-from paddler_trio.balancer.keys.audit_file import AuditFile, append_lines
+from paddler_trio.balancer.keys import audit_log
 from paddler_trio.balancer.keys.audit_log import (
     MAX_ENTRIES,
     MAX_REFUSALS,
     REFUSALS_BURST,
     REFUSALS_PER_S,
+    AuditFile,
     AuditLog,
+    AuditRoutes,
+    append_lines,
 )
-from paddler_trio.balancer.keys.audit_routes import AuditRoutes
 from paddler_trio.balancer.keys.audit_trail import audited
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.server.asgi import HttpProblem, Message, send_text
@@ -169,7 +170,7 @@ async def test_a_full_disk_stops_nothing_and_what_was_dropped_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "audit.log"
-    monkeypatch.setattr(audit_file, "MAX_PENDING", 100)
+    monkeypatch.setattr(audit_log, "MAX_PENDING", 100)
     log = AuditLog.of(path)
     file = log.file
     assert file is not None
@@ -182,7 +183,7 @@ async def test_a_full_disk_stops_nothing_and_what_was_dropped_is_counted(
             raise OSError(28, "No space left on device")
         return write(descriptor, data)
 
-    monkeypatch.setattr(audit_file.os, "write", write_or_fail)
+    monkeypatch.setattr(audit_log.os, "write", write_or_fail)
     with structlog.testing.capture_logs() as logged:
         for number in range(105):
             log.record(ASKED, "agent drained", str(number))
@@ -228,7 +229,7 @@ async def test_a_slow_disk_does_not_hold_up_the_event_loop(
     tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on = Event()
-    monkeypatch.setattr(audit_file.os, "fsync", lambda descriptor: may_go_on.wait(10))
+    monkeypatch.setattr(audit_log.os, "fsync", lambda descriptor: may_go_on.wait(10))
     log = AuditLog.of(tmp_path / "audit.log")
     assert log.file is not None
     nursery.start_soon(log.file.run)
@@ -245,7 +246,7 @@ async def test_a_slow_disk_does_not_hold_up_the_event_loop(
 def test_a_long_file_moves_up_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 20)
+    monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 20)
     path = tmp_path / "audit.log"
     for number in range(8):
         append_lines(path, [b"line %d, long" % number])
@@ -263,7 +264,7 @@ def test_a_file_that_cannot_move_up_costs_no_descriptor_but_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second close of the same number may be that of a client's socket by then."""
-    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 20)
+    monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 20)
     path = tmp_path / "audit.log"
     append_lines(path, [b"line 0, long"])
     (tmp_path / "audit.log.3").touch()
@@ -275,7 +276,7 @@ def test_a_file_that_cannot_move_up_costs_no_descriptor_but_its_own(
         closed.append(descriptor)
         close(descriptor)
 
-    monkeypatch.setattr(audit_file.os, "close", noted_close)
+    monkeypatch.setattr(audit_log.os, "close", noted_close)
     with pytest.raises(OSError, match="Is a directory"):
         append_lines(path, [b"line 1, long"])
     assert len(set(closed)) == len(closed)

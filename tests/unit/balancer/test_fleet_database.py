@@ -36,7 +36,6 @@ from paddler_trio.balancer.fleet.stored_fleet import (
 )
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
-from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     LocalToAgent,
@@ -218,15 +217,6 @@ class FilesOfAFleet(RuleBasedStateMachine):
             assert after.current.author == "state file"
             assert after.current.revision == before.current.revision + 1
 
-    @rule(extras=extras)
-    def go_back_to_an_older_version(self, extras: Extras) -> None:
-        """It writes a file of extras; they are those of ``default`` then."""
-        beside = self.path.with_name("state.json.v2.json")
-        beside.write_text(json.dumps({"extras": unstructure(extras), "version": "2"}))
-        self.restart()
-        assert self.keeper.extras == extras
-        assert not beside.exists()
-
     @invariant()
     def a_restart_changes_nothing(self) -> None:
         before = self.stored()
@@ -244,10 +234,7 @@ class FilesOfAFleet(RuleBasedStateMachine):
     @invariant()
     def no_temporary_files_are_left(self) -> None:
         kept = {"state.json", "state.json.fleet.json", "state.json.fleet.json.previous"}
-        assert {path.name for path in self.folder.iterdir()} <= {
-            *kept,
-            "state.json.v2.json.migrated",
-        }
+        assert {path.name for path in self.folder.iterdir()} <= kept
 
 
 FilesOfAFleet.TestCase.settings = settings(
@@ -522,26 +509,39 @@ async def test_old_revisions_make_room_and_the_newest_must_fit(tmp_path: Path) -
     assert await FileDatabase(tmp_path / "state.json").read() == stored
 
 
+EMPTY_FILE: dict[str, object] = {
+    "version": "5",
+    "written_by": "",
+    "history": [],
+    "good": [],
+    "rollouts": [],
+    "loads": [],
+    "named": [],
+    "specs": [],
+}
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
         ("{", "not valid JSON"),
         ("{}", r"required field missing @ \$.version"),
-        ('{"version": 2}', r"expected a whole number as a text @ \$.version"),
-        (
-            '{"version": "1", "history": [], "good": [], "rollouts": [], "specs": []}',
-            r"no revision @ \$.history",
-        ),
+        ('{"version": 2}', r"expected 5, got 2 @ \$.version"),
+        (json.dumps(EMPTY_FILE), r"no revision @ \$.history"),
         (
             json.dumps(
                 {
-                    "version": "1",
+                    **EMPTY_FILE,
                     "history": [
-                        {"revision": 1, "author": "", "time": "", "note": "", "deployments": [3]}
+                        {
+                            "revision": 1,
+                            "author": "",
+                            "time": "",
+                            "note": "",
+                            "failed": [],
+                            "deployments": [3],
+                        }
                     ],
-                    "good": [],
-                    "rollouts": [],
-                    "specs": [],
                 }
             ),
             r"there is no 3, only 0 @ \$.specs",
@@ -571,3 +571,17 @@ async def test_a_folder_that_is_only_read_is_read_all_the_same(tmp_path: Path) -
     assert (stored.current.revision, stored.current.author) == (1, "state file")
     assert stat.S_ISREG((tmp_path / "state.json").lstat().st_mode)
     assert not (tmp_path / "state.json.fleet.json").exists()
+
+
+@pytest.mark.parametrize("version", ["6", "4", "one"])
+async def test_a_file_of_another_version_is_left_alone_and_its_writer_is_named(
+    tmp_path: Path, version: str
+) -> None:
+    file = tmp_path / "state.json.fleet.json"
+    other = json.dumps({"version": version, "written_by": "paddler-trio 7", "other": 1})
+    file.write_text(other)
+    with pytest.raises(StateDatabaseError) as caught:
+        await FileDatabase(tmp_path / "state.json").read()
+    assert f"version {version} and was written by paddler-trio 7" in str(caught.value)
+    assert "reads version 5" in str(caught.value)
+    assert file.read_text() == other

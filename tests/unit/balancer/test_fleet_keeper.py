@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_diff import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.fleet_keeper import (
     FleetKeeper,
     RevisionConflictError,
 )
-from paddler_trio.balancer.fleet.fleet_undo import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.stored_fleet import (
     ROLLOUT,
     GoodRevision,

@@ -6,7 +6,7 @@ import attrs
 import pytest
 import trio
 
-from paddler_trio.balancer.assembly.store_assembly import MAX_DESIRED_BYTES, desired_models
+from paddler_trio.balancer.assembly.balancer_core import MAX_DESIRED_BYTES, desired_models
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO, AgentKind

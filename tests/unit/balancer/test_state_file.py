@@ -38,7 +38,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.json.fleet.json", "state.json.v2.json"])
+@pytest.mark.parametrize("name", ["state.json", "state.json.fleet.json"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_no_regular_file_is_refused_and_left_as_it_is(
     tmp_path: Path, kind: str, name: str

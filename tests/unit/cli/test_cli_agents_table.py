@@ -104,26 +104,10 @@ def test_a_download_shows_how_far_how_fast_and_how_long(
     fetching = attrs.evolve(
         agent(None),
         phase="downloading",
-        download_current=25,
-        download_total=100,
+        state={"word": "downloading 25%", "severity": "info"},
         download=download,
     )
     assert phase_text(fetching).plain == shown_as
-
-
-def test_an_agent_that_keeps_the_old_model_shows_it() -> None:
-    refusing = attrs.evolve(agent(None), phase="failed", wanted_state="new", served_state="old")
-    assert phase_text(refusing).plain == "failed, old model serves"
-    serving = attrs.evolve(refusing, phase="serving", served_state="new")
-    assert phase_text(serving).plain == "serving"
-
-
-def test_a_drained_agent_is_not_shown_as_serving() -> None:
-    drained = attrs.evolve(agent(None), phase="serving", is_drained=True)
-    assert phase_text(drained).plain == "drained"
-    assert " drained " in shown(drained, rates=None)
-    loading = attrs.evolve(drained, phase="loading", progress=0.4)
-    assert phase_text(loading).plain == "loading 40%, drained"
 
 
 def test_the_phase_is_the_word_of_the_balancer() -> None:

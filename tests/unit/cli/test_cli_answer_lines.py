@@ -12,8 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.cli.answer_lines import async_lines_of, lines_of
-from paddler_trio.cli.balancer_http import BalancerUnreachableError
+from paddler_trio.cli.balancer_http import BalancerUnreachableError, async_lines_of, lines_of
 from paddler_trio.cli.live.feed_link import FeedLink
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import printable

@@ -12,8 +12,8 @@ from rich.console import Console
 from bench_reports import report
 from cli_in_process import invoke
 from paddler_trio.cli.bench.bench_order import check_writable
-from paddler_trio.cli.bench.bench_table import fitting, notes, tables
 from paddler_trio.cli.bench.plan import parse_levels, parse_workloads
+from paddler_trio.cli.bench.report.report_json import fitting, notes, tables
 from paddler_trio.cli.bench.workloads import Workload
 from paddler_trio.errors import ConfigurationError
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_documents import CONTINUED, NOW_MS, STREAMING, TIME, Json, placement, request
-from paddler_trio.cli.live.explain_text import waterfall
+from paddler_trio.cli.live.explain_text import speeds_of, stages, waterfall
 from paddler_trio.cli.live.live_picture import read_view
-from paddler_trio.cli.live.request_stages import speeds_of, stages
 from paddler_trio.cli.live.request_views import RequestDetail, RequestView
 
 

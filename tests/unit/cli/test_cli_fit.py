@@ -9,11 +9,10 @@ import typer
 from daemon_configs import config_of
 
 from paddler_trio.cli.management_client import AgentView
-from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
-from paddler_trio.cli.model.fit_run import _exit_code
+from paddler_trio.cli.model.fit_run import FitAnswer, _exit_code, show_answers
 from paddler_trio.cli.model.memory_words import chosen_words, memory_words
 from paddler_trio.cli.model.model_extras import extras_changes
-from paddler_trio.cli.model.model_parameters import (
+from paddler_trio.cli.model.model_order import (
     changed_extras,
     changed_parameters,
     given_parameters,

@@ -11,8 +11,7 @@ import typer
 
 from paddler_trio.cli.fleet.fleet_file import read_fleet_file
 from paddler_trio.cli.model.model_extras import extras_in
-from paddler_trio.cli.model.model_order import template_in
-from paddler_trio.cli.model.model_parameters import parameters_of_file
+from paddler_trio.cli.model.model_order import parameters_of_file, template_in
 
 READERS: Final[dict[str, Callable[[Path], object]]] = {
     "extras": extras_in,

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.cli.fleet.issue_words import WORDS, issue_words, issues_words
-from paddler_trio.cli.model import parameter_options
+from paddler_trio.cli.model import fit_command
 from paddler_trio.cli.model.model import change
-from paddler_trio.cli.model.model_change import RELOADING, changes
-from paddler_trio.cli.model.model_parameters import given_parameters, parameter_names
-from paddler_trio.cli.model.model_source import model_of
+from paddler_trio.cli.model.model_extras import RELOADING, changes
+from paddler_trio.cli.model.model_order import given_parameters, model_of, parameter_names
 from paddler_trio.cli.terminal import printable
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
@@ -113,16 +112,16 @@ def test_a_model_is_shown_as_the_source_that_names_it(model: DesiredModel) -> No
 
 
 def test_every_inference_parameter_has_its_flag() -> None:
-    flags = {each.name for each in attrs.fields(parameter_options.ParameterFlags)}
+    flags = {each.name for each in attrs.fields(fit_command.ParameterFlags)}
     assert flags == set(parameter_names())
     assert flags <= inspect.signature(change).parameters.keys()
 
 
 def test_the_help_names_every_type_there_is() -> None:
     for dtype in KvCacheDtype:
-        assert dtype.value in str(parameter_options._CACHE_TYPES)
+        assert dtype.value in str(fit_command._CACHE_TYPES)
     for pooling in PoolingType:
-        assert pooling.value in str(parameter_options._POOLING_TYPES)
+        assert pooling.value in str(fit_command._POOLING_TYPES)
 
 
 @pytest.mark.parametrize(

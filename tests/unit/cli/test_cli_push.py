@@ -14,8 +14,14 @@ from rich.console import Console
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError, BalancerUnreachableError
 from paddler_trio.cli.model import push_run
-from paddler_trio.cli.model.push_display import PushDisplay, push_display
-from paddler_trio.cli.model.push_run import PROBE_BYTES, RETRIES, local_files, push_model
+from paddler_trio.cli.model.push_run import (
+    PROBE_BYTES,
+    RETRIES,
+    PushDisplay,
+    local_files,
+    push_display,
+    push_model,
+)
 from paddler_trio.cli.model.store_client import MISMATCH
 from paddler_trio.cli.model.store_rows import store_rows
 from paddler_trio.errors import ConfigurationError, PaddlerError
@@ -236,7 +242,7 @@ def test_progress_is_json_for_scripts_and_at_most_four_lines_a_second(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("paddler_trio.cli.model.push_display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("paddler_trio.cli.model.push_run.time.monotonic", lambda: now[0])
     with push_display(Console(), as_json=True) as display:
         for step in range(101):
             now[0] = step / 100

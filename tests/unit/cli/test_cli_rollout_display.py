@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from paddler_trio.cli.fleet.fleet_views import InstanceView, RolloutView
+from paddler_trio.cli.fleet.fleet_client import InstanceView, RolloutView
 from paddler_trio.cli.fleet.rollout_display import rollout_display, rollouts_shown
 
 

@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
-from paddler_trio.cli.fleet.fleet_views import (
+from paddler_trio.cli.fleet.fleet_client import (
     LIVE,
     DeploymentView,
     FleetStateView,
@@ -26,6 +25,7 @@ from paddler_trio.cli.fleet.rollout_progress import (
     RolloutProgress,
     exit_code,
 )
+from paddler_trio.cli.terminal import DONE, FAILED, ROLLED_BACK, TIMED_OUT
 
 OURS = 5
 SPECS = {"default": {"name": "default", "model": "a"}, "coder": {"name": "coder", "model": "b"}}

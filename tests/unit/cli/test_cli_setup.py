@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from paddler_trio.cli import llama_presence
+from paddler_trio.cli import terminal
 from paddler_trio.cli.commands import command_line
 
 
@@ -48,7 +48,7 @@ def test_the_plan_says_what_would_be_tried(
 def test_what_runs_models_names_setup_where_llama_cpp_is_not_installed(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llama_presence, "find_spec", lambda _: None)
+    monkeypatch.setattr(terminal, "find_spec", lambda _: None)
     ended = CliRunner().invoke(command_line(command[:1]), command)
     assert ended.exit_code == 1
     assert "run `paddler-trio setup`" in ended.stderr

@@ -9,14 +9,14 @@ import pytest
 from test_cli_swap_progress import SERVING
 
 from paddler_trio.cli.management_client import AgentView
-from paddler_trio.cli.model.fit_display import FitAnswer
-from paddler_trio.cli.swap.swap_dry_run import instances
+from paddler_trio.cli.model.fit_run import FitAnswer
 from paddler_trio.cli.swap.swap_outlook import (
     AgentOutlook,
     agent_outlook,
     expected_gap,
     seconds_words,
 )
+from paddler_trio.cli.swap.swap_rollout import instances
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.cli.management_client import AgentView, FleetView
-from paddler_trio.cli.swap.swap_progress import (
+from paddler_trio.cli.swap.swap_display import (
     GONE_S,
     NEWS_S,
     Outcome,

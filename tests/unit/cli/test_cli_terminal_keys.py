@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.cli.live.terminal_keys import KeyDecoder, single_keys
+from paddler_trio.cli.live.top_run import KeyDecoder, single_keys
 
 TYPED = "a\x1b[A\x1bOB\x1b[5~\x1b[Z\r\t\x7f\x15é/\x1b[99;5Xq"
 KEYS = [

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from cli_in_process import COMMAND, invoke
-from paddler_trio.cli.daemons.settings_file import judge_settings
-from paddler_trio.cli.daemons.settings_names import DAEMONS, Setting, daemon_of, settings_of
+from paddler_trio.cli.daemons.settings_file import (
+    DAEMONS,
+    Setting,
+    daemon_of,
+    judge_settings,
+    settings_of,
+)
 
 SOURCES = ("flag", "env", "file")
 CANDIDATES: list[object] = [

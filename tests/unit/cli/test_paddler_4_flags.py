@@ -14,7 +14,7 @@ from daemon_configs import config_of
 from cli_in_process import COMMAND, invoke
 from paddler_trio import __version__
 from paddler_trio.cli.commands import command_line
-from paddler_trio.cli.daemons.settings_names import daemon_of, settings_of
+from paddler_trio.cli.daemons.settings_file import daemon_of, settings_of
 
 MIGRATION = Path(__file__).parents[3] / "docs" / "migration_from_paddler.md"
 BALANCER = [

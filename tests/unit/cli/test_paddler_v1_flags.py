@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli_in_process import COMMAND
-from paddler_trio.cli.daemons.paddler_v1_flags import Translation, translate
-from paddler_trio.cli.daemons.paddler_v1_line import AGENT, BALANCER, SWITCHES, milliseconds_of_go
-from paddler_trio.cli.daemons.settings_names import daemon_of, settings_of
+from paddler_trio.cli.daemons.paddler_v1_flags import (
+    AGENT,
+    BALANCER,
+    SWITCHES,
+    Translation,
+    milliseconds_of_go,
+    translate,
+)
+from paddler_trio.cli.daemons.settings_file import daemon_of, settings_of
 
 
 def translated(line: str) -> Translation:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli_in_process import COMMAND
-from paddler_trio.cli.daemons.settings_names import (
+from paddler_trio.cli.daemons.settings_file import (
     DAEMONS,
     daemon_of,
     known_variables,

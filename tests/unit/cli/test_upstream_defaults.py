@@ -5,7 +5,7 @@ from __future__ import annotations
 from daemon_configs import config_of
 
 from cli_in_process import COMMAND
-from paddler_trio.cli.daemons.settings_names import daemon_of, settings_of
+from paddler_trio.cli.daemons.settings_file import daemon_of, settings_of
 from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 

@@ -12,7 +12,7 @@ import pytest
 from cli_in_process import COMMAND
 from documented_blocks import DOCS, ROOT, blocks, pages
 from documented_commands import PROGRAM, WrongCommandError, check, commands
-from paddler_trio.cli.daemons.paddler_v1_line import AGENT, BALANCER
+from paddler_trio.cli.daemons.paddler_v1_flags import AGENT, BALANCER
 
 pytestmark = pytest.mark.thorough  # all pages are parsed
 

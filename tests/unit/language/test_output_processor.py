@@ -16,7 +16,7 @@ from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.wire.engine.engine_pipe import Ending, Logprobs
 from paddler_trio.wire.json_text import dumps
-from paddler_trio.wire.trio.step_frame import step_entry, step_frame
+from paddler_trio.wire.trio.request_frame import step_entry, step_frame
 from paddler_trio.wire.trio.trio_link import TAG
 
 Json: TypeAlias = Any  # results are looked into freely

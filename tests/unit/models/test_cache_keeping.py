@@ -18,10 +18,10 @@ from paddler_trio.models.cache.cache_inventory import (
     HubOrigin,
     Inventory,
     Leftover,
+    SourcePattern,
     cache_ids,
     take_inventory,
 )
-from paddler_trio.models.cache.cache_matching import SourcePattern
 from paddler_trio.models.cache.cache_place import CachePlace, UseMark, place_of
 from paddler_trio.models.cache.cache_prune import (
     PARTIAL_GRACE_S,

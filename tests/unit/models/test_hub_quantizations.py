@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.models.hub.hub_choice import choose
 from paddler_trio.models.hub.hub_client import HubListing
-from paddler_trio.models.hub.hub_quantizations import (
+from paddler_trio.models.hub.hub_lookup import (
     MAX_QUANTIZATIONS,
     ListedFile,
     Quantization,

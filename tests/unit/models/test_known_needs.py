@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from paddler_trio.models.memory.known_needs import MAX_NEEDS, KnownNeeds, question_of
+from paddler_trio.models.memory.memory_correction import MAX_NEEDS, KnownNeeds, question_of
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.memory_need import DeviceNeed, HostNeed, MemoryNeed

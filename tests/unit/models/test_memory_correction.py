@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from paddler_trio.models.memory.memory_correction import (
     HOST,
     MAX_CORRECTION_BYTES,
+    MAX_OBSERVATIONS,
     MAX_SHARE,
+    MemoryHistory,
     Observation,
     corrected,
-    observation,
-)
-from paddler_trio.models.memory.memory_history import (
-    MAX_OBSERVATIONS,
-    MemoryHistory,
     model_key,
+    observation,
     parameters_key,
 )
 from paddler_trio.wire.engine.engine_pipe import LoadModel

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
-from paddler_trio.models.pushed.pushed_model import Manifest, PushedFile, read_manifest
-from paddler_trio.models.pushed.pushed_source import PushedSource, pushed_source
+from paddler_trio.models.pushed.pushed_model import (
+    Manifest,
+    PushedFile,
+    PushedSource,
+    pushed_source,
+    read_manifest,
+)
 
 ONE, TWO = "1" * 64, "2" * 64
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

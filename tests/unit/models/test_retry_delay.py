@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.download.retry_delay import LONGEST_RETRY_S, PERMANENT_RETRY_S, RetryDelay
+from paddler_trio.models.download.download_progress import (
+    LONGEST_RETRY_S,
+    PERMANENT_RETRY_S,
+    RetryDelay,
+)
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     ServerFailedError,

@@ -19,14 +19,14 @@ import trio
 import trio.testing
 
 import paddler_trio
-from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.cache.cache_place import held_lock
 from paddler_trio.models.download.download_progress import (
     MIN_INTERVAL_S,
+    PERMANENT_RETRY_S,
     DownloadProgress,
     ProgressMeter,
 )
 from paddler_trio.models.download.model_download import wait_for_retry
-from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import LockHeldError, Subject
 from paddler_trio.net.client.http_client import Timeouts
@@ -36,13 +36,13 @@ SUBJECT = Subject("https://host/m.gguf", is_hub=False)
 DATES_OUTLIVE = {
     ("agent/link/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
     ("agent/link/cache_answers.py", "_listed_local"): "shown to people",
-    ("agent/link/order_tasks.py", "_carried_out"): "shown to people: since when it is unloaded",
+    ("agent/link/link_tasks.py", "_carried_out"): "shown to people: since when it is unloaded",
     ("agent/link/join_request.py", "join"): "when a machine joined",
     ("agent/link/agent_folder.py", "age_s"): "of a file",
     ("system/durable.py", "_remove_leftovers"): "of files that killed writers left",
     ("models/cache/cache_place.py", "note_verified"): "of a file's last verification",
     ("processes/model_store/inventory.py", "note_use"): "of a file's last use",
-    ("processes/model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
+    ("processes/model_store/retention.py", "planned"): "of files, whose last use is on the disk",
     ("processes/model_store/upload_file.py", "expired_uploads"): "of uploads, in days",
 }
 """Who may read the wall clock, and which date it is."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.net.websocket.control_frames import LOOKED_AT_BYTES, is_pings
+from paddler_trio.net.websocket.plain_frames import LOOKED_AT_BYTES, is_pings
 
 PING, PONG, MASKED = b"\x89\x02hi", b"\x8a\x00", b"\x89\x82\1\2\3\4hi"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.system import listen_fds
-from paddler_trio.system.listen_fds import passed_sockets
+from paddler_trio.system.kernel import process_descriptors
+from paddler_trio.system.kernel.process_descriptors import passed_sockets
 
 NAMES = frozenset({"inference", "management"})
 
@@ -28,7 +28,7 @@ def environment(names: str, number: int) -> dict[str, str]:
 def descriptors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Two neighbours that listen, as systemd passes them, and one behind them that does not."""
     first = 200
-    monkeypatch.setattr(listen_fds, "FIRST", first)
+    monkeypatch.setattr(process_descriptors, "FIRST", first)
     found = []
     for place in range(3):
         with socket.socket() as sock:

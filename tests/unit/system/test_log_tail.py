@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.cli.live.logs_command import MOST_LINES
-from paddler_trio.system.logs.log_tail import MAX_BYTES, MAX_LINES, LogTail
+from paddler_trio.system.logs.log_ring import MAX_BYTES, MAX_LINES, LogTail
 from paddler_trio.wire.codec import dumps, loads
-from paddler_trio.wire.trio.operations.log_lines import MAX_LINE_CHARS, LogPage, read_page
-from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_BYTES, MAX_LOG_LINES
+from paddler_trio.wire.trio.operations.operator_orders import (
+    MAX_LINE_CHARS,
+    MAX_LOG_BYTES,
+    MAX_LOG_LINES,
+    LogPage,
+    read_page,
+)
 
 
 def texts(page: LogPage) -> list[str]:

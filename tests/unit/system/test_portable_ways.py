@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from paddler_trio.balancer.assembly.hot_restart_assembly import handover_problem
+from paddler_trio.balancer.assembly.balancer_daemon import handover_problem
 from paddler_trio.balancer.hot_restart import handover_channel
 from paddler_trio.balancer.hot_restart.handover_channel import ONLY_LINUX
 from paddler_trio.errors import HandoverError

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from paddler_trio.system.read_size import FEW_PIECES, LEAST_BYTES, MANY_PIECES, MOST_BYTES, ReadSize
+from paddler_trio.system.ready_sockets import (
+    FEW_PIECES,
+    LEAST_BYTES,
+    MANY_PIECES,
+    MOST_BYTES,
+    ReadSize,
+)
 
 
 def test_many_pieces_make_reads_short_and_few_make_them_long_again() -> None:

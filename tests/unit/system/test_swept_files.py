@@ -13,7 +13,7 @@ import pytest
 
 from paddler_trio.balancer.fleet.state_database import content
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, read_key_file, write_key_file
-from paddler_trio.net.joining.private_file import read_private
+from paddler_trio.net.joining.agent_credential import read_private
 from paddler_trio.system.durable import replace_whole, sweep, write_durably
 
 ENDED = 2**22 + 1
@@ -57,7 +57,6 @@ def test_who_reads_at_a_start_sweeps_what_was_left(tmp_path: Path) -> None:
         gone = [
             left(path, f"{ENDED}.7.fresh", 2),
             left(path, f"{os.getpid()}.7.fresh", time.time()),  # of the one before in a container
-            left(path, "ab3_de9f", 4000),  # of versions before
         ]
         read()
         assert not any(file.exists() for file in gone)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.telemetry.access_line import MAX_AGENTS, MAX_FIELD_CHARS, AccessEntry, Form
+from paddler_trio.telemetry.line_writer import MAX_AGENTS, MAX_FIELD_CHARS, AccessEntry, Form
 
 PAIR = re.compile(r'([a-z_]+)=("(?:[^"\\]|\\.)*"|[^ "]+)(?: |\n)')
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitoring_files import BALANCER_METRICS
 from paddler_trio.telemetry.balancer_metrics import (
-    BALANCER_METRICS,
     REQUESTS,
     TIME_TO_FIRST_TOKEN,
 )

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire import json_limits, json_text, surrogates
+from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.json_limits import (
     SLICE_BYTES,
     JsonCount,
@@ -66,8 +66,7 @@ def sliced(size: int) -> Iterator[None]:
     """Slices so short that everything stands across the end of one."""
     with (
         patch.multiple(json_limits, SLICE_BYTES=size),
-        patch.multiple(json_text, RUN_CHARS=size, RUN_VALUES=size),
-        patch.multiple(surrogates, SLICE_BYTES=size),
+        patch.multiple(json_text, RUN_CHARS=size, RUN_VALUES=size, SLICE_BYTES=size),
     ):
         yield
 

@@ -15,8 +15,8 @@ from paddler_trio.wire.paddler.request_params import (
     GenerateEmbeddingBatchParams,
 )
 from paddler_trio.wire.trio.model_questions import Tokenize
+from paddler_trio.wire.trio.prompt_stages import RequestTrace
 from paddler_trio.wire.trio.request_frame import RequestFrame, encode_work, read_head
-from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import TAG, Ask, Start, parse_extension, render_extension
 from paddler_trio.wire.trio.work import (
     ConversationPrompt,

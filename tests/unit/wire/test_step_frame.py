@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.wire.trio.prompt_stages import PromptStages
-from paddler_trio.wire.trio.step_frame import step_entry, step_frame
+from paddler_trio.wire.trio.request_frame import step_entry, step_frame
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 ids = st.one_of(texts, st.sampled_from(["1.1", 'a"b', "\\", "\u2028", "\x00"]))

@@ -27,7 +27,7 @@ from paddler_trio.wire.paddler.messages import (
     render,
     response_line,
 )
-from paddler_trio.wire.paddler.recovered_id import recover_request_id
+from paddler_trio.wire.paddler.raw_results import recover_request_id
 
 
 @settings(max_examples=examples(60), deadline=None)

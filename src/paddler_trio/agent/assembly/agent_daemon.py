@@ -25,14 +25,14 @@ from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.errors import ConfigurationError, EngineError, PreparationError
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.models.memory.known_needs import KnownNeeds
+from paddler_trio.models.memory.memory_correction import KnownNeeds
 from paddler_trio.models.memory.memory_prediction import open_memory_questions
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
 from paddler_trio.nursery_tree.state_owner import Run
-from paddler_trio.system.logs.log_tail import keep_lines
+from paddler_trio.system.logs.log_ring import keep_lines
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.system.settings.agent_config import AgentConfig

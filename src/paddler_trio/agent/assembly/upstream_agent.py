@@ -11,14 +11,12 @@ from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
-from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
+from paddler_trio.agent.servers.tunnel_dial import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
-from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests
+from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests, UpstreamTunnels
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
-from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
-from paddler_trio.net.client.upstream_address import parse_upstream_address
+from paddler_trio.net.client.upstream_address import UpstreamTimeouts, parse_upstream_address
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts

@@ -35,10 +35,10 @@ from paddler_trio.net.client.download_errors import (
     ServerUnreachableError,
     SourceMalformedError,
     SourceNotFoundError,
+    StoreCannotError,
     Subject,
     TransferInterruptedError,
 )
-from paddler_trio.net.client.store_errors import StoreCannotError
 from paddler_trio.system.behind_tokens import go_behind_tokens
 
 log = structlog.get_logger("download")

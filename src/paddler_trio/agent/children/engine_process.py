@@ -21,16 +21,16 @@ import structlog
 import trio
 
 from paddler_trio.agent.children.engine_crash import (
+    EngineProbe,
     LoadFailedError,
     Suspects,
     crash_record_file,
     how_it_ended,
     suspects_in,
 )
-from paddler_trio.agent.children.engine_probe import EngineProbe
 from paddler_trio.agent.children.thread_waiting import thread_waiting
 from paddler_trio.errors import EngineError
-from paddler_trio.system.logs.log_tail import ENGINE_LINES
+from paddler_trio.system.logs.log_ring import ENGINE_LINES
 from paddler_trio.system.process_end import end_process
 from paddler_trio.system.ready_sockets import read_while
 from paddler_trio.system.thread_priority import GIVE_WAY

@@ -23,9 +23,13 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_credential import AgentCredential, check_agent_name
+from paddler_trio.net.joining.agent_credential import (
+    AgentCredential,
+    check_agent_name,
+    read_private,
+    replace_private,
+)
 from paddler_trio.net.joining.join_token import HASH, SECRET, check_address
-from paddler_trio.net.joining.private_file import read_private, replace_private
 from paddler_trio.system.lock_holder import holder_of, note_holder
 
 VERSION: Final = 1

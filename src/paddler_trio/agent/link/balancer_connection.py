@@ -16,10 +16,14 @@ import trio_websocket
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
-from paddler_trio.agent.link.dialled_stream import DialledStream
-from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests, paddlers_answer
-from paddler_trio.agent.link.link_reply import LinkReply
-from paddler_trio.agent.link.link_writer import LinkWriter
+from paddler_trio.agent.link.link_reply import (
+    DialledStream,
+    LinkModels,
+    LinkReply,
+    LinkRequests,
+    LinkWriter,
+    paddlers_answer,
+)
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.system.logs.logs import FirstTimes
 from paddler_trio.system.printed_tree import running_tree
@@ -39,9 +43,8 @@ from paddler_trio.wire.paddler.messages import (
     parse_agent_message,
     render,
 )
-from paddler_trio.wire.paddler.recovered_id import recover_request_id
+from paddler_trio.wire.paddler.raw_results import recover_request_id
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.operations.machine_facts import MachineFacts, machine_message
 from paddler_trio.wire.trio.operations.operator_orders import Operate
@@ -66,7 +69,7 @@ from paddler_trio.wire.trio.trio_link import (
     recover_extension_id,
     render_extension,
 )
-from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
+from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Rotate, Rotated, Upstream
 
 log = structlog.get_logger("link")
 

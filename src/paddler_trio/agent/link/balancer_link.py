@@ -1,10 +1,20 @@
 """The agent's link to its balancer: one connection after the other, for the life of the agent.
 
 When a connection ends, its requests are stopped; the model stays loaded. Redialling backs off with
-jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant.
+jitter (``balancer_link.py``), so that not all agents dial a restarted balancer in the same instant.
 
 A balancer that leaves, because another process takes over at its address, keeps its connection
 until it has no request left; the agent dials again at once, and reaches the other process.
+
+Decide when an agent that has no link to its balancer dials again.
+
+The pause doubles with each attempt that led to no link, up to ``LONGEST_PAUSE_S``; between a
+quarter of it and all of it is waited. So a balancer that is back is dialled by every agent within
+``LONGEST_PAUSE_S``, and by agents that lost it together not in one moment: after two seconds a
+third of them at most dial in the same half second, after five a fifth.
+
+Only a link that lasted makes the pause short again: a balancer that accepts connections and does
+not answer them is dialled ever more rarely, too.
 """
 
 from __future__ import annotations
@@ -28,9 +38,7 @@ from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.link.balancer_dial import dial
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
-from paddler_trio.agent.link.dialled_stream import DialledStream
-from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
-from paddler_trio.agent.link.redial import Redial
+from paddler_trio.agent.link.link_reply import DialledStream, LinkModels, LinkRequests
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
@@ -38,11 +46,11 @@ from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.secret_file import read_secret
+from paddler_trio.system.durable import read_secret
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.trio.operations.machine_facts import MachineFacts
 from paddler_trio.wire.trio.operations.operator_orders import ORDERS
-from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
+from paddler_trio.wire.trio.prompt_stages import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,
@@ -54,6 +62,40 @@ from paddler_trio.wire.trio.trio_link import (
     Placement,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
+
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 8.0
+"""A fleet is back within ten seconds of its balancer: two are left to register."""
+LEAST_SHARE = 0.25
+"""The part of a pause which is waited at least."""
+LASTING_S = 10.0
+"""A link that was up for so long did not end because of what it was dialled with."""
+
+
+@attrs.define
+class Redial:
+    """The pauses of one link; pure, the caller knows clock and chance."""
+
+    _failures: int = attrs.field(default=0, init=False)
+
+    def pause_s(self, linked_s: float, chance: float) -> float:
+        """Return how long to wait after an attempt that has ended.
+
+        Args:
+          linked_s: for how long it was registered with the balancer; 0 if it never was.
+          chance: uniform in 0..1.
+        """
+        if linked_s >= LASTING_S:
+            self._failures = 0
+        doublings = math.log2(LONGEST_PAUSE_S / FIRST_PAUSE_S)
+        bound_s = FIRST_PAUSE_S * 2 ** min(self._failures, doublings)
+        self._failures += 1
+        return bound_s * (LEAST_SHARE + (1 - LEAST_SHARE) * chance)
+
+    def begin_anew(self) -> None:
+        """Note that the next attempt is the first one: the balancer itself asked for it."""
+        self._failures = 0
+
 
 bound_parsing()
 

@@ -17,11 +17,11 @@ from paddler_trio.models.cache.cache_inventory import (
     CachedModel,
     Inventory,
     Leftover,
+    SourcePattern,
     cache_id,
     cache_ids,
     take_inventory,
 )
-from paddler_trio.models.cache.cache_matching import SourcePattern
 from paddler_trio.models.cache.cache_place import place_of
 from paddler_trio.models.cache.cache_prune import (
     InUseError,

@@ -20,8 +20,8 @@ import trio
 from paddler_trio.agent.link.agent_folder import age_s, replace_secret
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import digest_of, new_secret
-from paddler_trio.system.secret_file import read_secret
-from paddler_trio.wire.trio.credential_messages import Rotate
+from paddler_trio.system.durable import read_secret
+from paddler_trio.wire.trio.upstream_messages import Rotate
 
 log = structlog.get_logger("link")
 

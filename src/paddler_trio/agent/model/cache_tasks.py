@@ -29,9 +29,12 @@ from paddler_trio.agent.link.cache_answers import (
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.store_first import StoreFirst
 from paddler_trio.errors import leaves, one_line
-from paddler_trio.models.download.download_progress import MIN_INTERVAL_S, DownloadProgress
+from paddler_trio.models.download.download_progress import (
+    MIN_INTERVAL_S,
+    DownloadProgress,
+    RetryDelay,
+)
 from paddler_trio.models.download.model_download import FetchedModel
-from paddler_trio.models.download.retry_delay import RetryDelay
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,

@@ -33,7 +33,7 @@ from paddler_trio.agent.model.model_fit import (
 )
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
+from paddler_trio.models.download.download_progress import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change
 from paddler_trio.scheduler.fit.fit_values import HOST, Room, shortages
 from paddler_trio.system.machine import available_memory_bytes

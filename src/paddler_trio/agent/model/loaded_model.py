@@ -21,8 +21,11 @@ import trio
 from paddler_trio.agent.children.engine_crash import LoadFailedError, Suspects
 from paddler_trio.agent.children.engine_keeper import EngineKeeper, SuperviseEngine
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.children.preparation import Preparation
-from paddler_trio.agent.children.preparation_keeper import PreparationKeeper, SupervisePreparation
+from paddler_trio.agent.children.preparation import (
+    Preparation,
+    PreparationKeeper,
+    SupervisePreparation,
+)
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_status import memory_in_force
 from paddler_trio.agent.model.model_errors import ModelNotServableError

@@ -14,9 +14,8 @@ from paddler_trio.agent.model.model_file import ModelFile, ModelSourceError, fil
 from paddler_trio.agent.model.model_uses import ModelUses
 from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
 from paddler_trio.models.cache.cache_verification import verified
-from paddler_trio.models.download.download_progress import DownloadProgress
+from paddler_trio.models.download.download_progress import DownloadProgress, RetryDelay
 from paddler_trio.models.download.model_download import wait_for_retry
-from paddler_trio.models.download.retry_delay import RetryDelay
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import DownloadError

@@ -29,7 +29,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.children.engine_keeper import SuperviseEngine
-from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
+from paddler_trio.agent.children.preparation import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
 from paddler_trio.agent.model.fit_gate import FitGate
@@ -51,7 +51,7 @@ from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
 from paddler_trio.agent.model.serving import Serving
 from paddler_trio.agent.model.store_first import StoreAddress
-from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
+from paddler_trio.models.download.download_progress import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.processes.preparation.preparation_messages import LanguageFacts
 from paddler_trio.system.synchronization import Changes, returns_before

@@ -15,10 +15,10 @@ import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.client.upstream_address import upstream_context
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_tls import upstream_context
 from paddler_trio.net.tls.server_tls import Signature, signature
-from paddler_trio.system.secret_file import read_secret
+from paddler_trio.system.durable import read_secret
 
 log = structlog.get_logger("upstream server")
 

@@ -27,7 +27,7 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.models.download.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.models.pushed.pushed_source import is_pushed
+from paddler_trio.models.pushed.pushed_model import is_pushed
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     CacheBrokenError,
@@ -40,9 +40,9 @@ from paddler_trio.net.client.download_errors import (
     ServerFailedError,
     ServerUnreachableError,
     SourceNotFoundError,
+    StoreCannotError,
     TransferInterruptedError,
 )
-from paddler_trio.net.client.store_errors import StoreCannotError
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 

@@ -133,7 +133,7 @@ class InstanceMeasures:
             await trio.sleep(SAMPLE_S)
 
     def collect(self) -> Iterator[Family]:
-        """Yield the families in the order of ``AGENT_METRICS``."""
+        """Yield the families of ``telemetry/agent_metrics.py``."""
         self._forget()
         statuses = [each.status for each in self._instances.values()]
         yield single(SLOTS_PROCESSING, sum(each.requests_running for each in statuses))

@@ -20,9 +20,8 @@ from paddler_trio.telemetry.span_data import SpanData, filled
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.engine.engine_pipe import Progress
 from paddler_trio.wire.trace_parent import TraceContext
-from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
 from paddler_trio.wire.trio.request_frame import Kind, RequestFrame
-from paddler_trio.wire.trio.request_trace import RequestTrace
 
 log = structlog.get_logger("requests")
 

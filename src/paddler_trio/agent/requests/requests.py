@@ -15,10 +15,10 @@ import trio
 
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.children.preparation_turns import PreparationTurns
+from paddler_trio.agent.children.preparation import PreparationTurns
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.link_reply import LinkReply
-from paddler_trio.agent.link.order_tasks import OrderTasks
+from paddler_trio.agent.link.link_tasks import OrderTasks
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.agent.model.fit_tasks import FitTasks
 from paddler_trio.agent.model.model_server import ModelServer

@@ -8,14 +8,11 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.agent.servers.forwarded_streams import ForwardedStream, ForwardedStreams
-from paddler_trio.agent.servers.tunnel_dial import AgentTunnel
+from paddler_trio.agent.servers.tunnel_dial import AgentTunnel, ForwardedStream, ForwardedStreams
 from paddler_trio.errors import LinkError, WireError, forget_frames
-from paddler_trio.net.client.response_body import BodyPart
+from paddler_trio.net.client.response_body import BodyPart, FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_response import UpstreamResponse
-from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import (
     SWITCHING,
     Failed,
@@ -26,6 +23,7 @@ from paddler_trio.wire.trio.tunnel_frames import (
     body_frames,
     end_frame,
     failed_frame,
+    may_be_repeated,
     response_frame,
 )
 

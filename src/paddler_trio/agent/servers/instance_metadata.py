@@ -19,11 +19,14 @@ import trio
 
 from paddler_trio.agent.servers.metadata_items import check_item, filled_in, is_value_of, items_in
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.client.upstream_address import UpstreamAddress, parse_upstream_address
+from paddler_trio.net.client.response_body import FailureKind, UpstreamError
+from paddler_trio.net.client.upstream_address import (
+    UpstreamAddress,
+    UpstreamTimeouts,
+    dial_cause,
+    parse_upstream_address,
+)
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.net.client.upstream_dial import dial_cause
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
 
 ENDPOINT: Final = "http://169.254.169.254"
 ENDPOINT_VARIABLE: Final = "AWS_EC2_METADATA_SERVICE_ENDPOINT"

@@ -11,7 +11,7 @@ import attrs
 from paddler_trio.balancer.activity.feed_document import Change
 from paddler_trio.balancer.activity.feed_topic import shown
 from paddler_trio.balancer.activity.moments import ms
-from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec
@@ -29,7 +29,7 @@ class DeploymentsTopic:
 
     dispatcher: Dispatcher
     specs: Callable[[], Sequence[DeploymentSpec]]
-    progress: FleetProgress
+    progress: AgentsProgress
     name: str = attrs.field(default="deployments", init=False)
     _names: set[str] = attrs.field(factory=set, init=False)
 

@@ -18,7 +18,7 @@ import trio
 
 from paddler_trio.balancer.activity.event_feed import EventFeed, TooManyWatchersError, Watcher
 from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
@@ -26,7 +26,7 @@ from paddler_trio.net.server.streaming import BodyWriter, body_writer, cancelled
 
 PIECE_BYTES: Final = 256 * 1024
 """Of an event, written at once: copying it takes a tenth of a millisecond."""
-_KEEP_ALIVE = sse.comment("keep-alive")
+_KEEP_ALIVE = streaming.comment("keep-alive")
 _RETRY_AFTER_S = 5
 
 
@@ -51,7 +51,7 @@ class EventRoutes:
                 async with cancelled_on_disconnect(exchange) as nursery:
                     nursery.start_soon(self._end, nursery.cancel_scope, name="goodbye watch")
                     await exchange.send(
-                        {"type": "http.response.start", "status": 200, "headers": sse.HEADERS}
+                        {"type": "http.response.start", "status": 200, "headers": streaming.HEADERS}
                     )
                     await _write_events(watcher, body_writer(exchange))
         except TooManyWatchersError as error:

@@ -42,7 +42,7 @@ class PlacementObserver(DispatchObserver):
             self.first_token.of(kind)
 
     def families(self) -> Iterator[Family]:
-        """Yield the metrics in the order of ``BALANCER_METRICS``, now."""
+        """Yield the metrics, now."""
         counts = self.placement.counts
         missed: dict[tuple[str, ...], float] = {
             (reason,): counts.missed[reason] for reason in MISS_REASONS

@@ -16,8 +16,7 @@ from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
 from paddler_trio.wire.json_text import beginning_of, dumps
 from paddler_trio.wire.paddler.messages import AgentResponse, parse_balancer_message
-from paddler_trio.wire.paddler.raw_results import ends_stream, is_text
-from paddler_trio.wire.paddler.recovered_id import recover_request_id
+from paddler_trio.wire.paddler.raw_results import ends_stream, is_text, recover_request_id
 from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 from paddler_trio.wire.trio.trio_link import MAX_FINGERPRINT_CHARS, TAG
 

@@ -72,9 +72,8 @@ from paddler_trio.wire.paddler.messages import (
 from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
-from paddler_trio.wire.trio.credential_messages import Rotate
 from paddler_trio.wire.trio.operations.machine_facts import Machine, read_facts
-from paddler_trio.wire.trio.request_trace import FEATURES_HEADER
+from paddler_trio.wire.trio.prompt_stages import FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
     TAG,
@@ -89,7 +88,7 @@ from paddler_trio.wire.trio.trio_link import (
     parse_extension,
     render_extension,
 )
-from paddler_trio.wire.trio.upstream_messages import Upstream
+from paddler_trio.wire.trio.upstream_messages import Rotate, Upstream
 from paddler_trio.wire.visible_text import visible
 
 log = structlog.get_logger("agents")

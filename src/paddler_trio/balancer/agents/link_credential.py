@@ -10,9 +10,9 @@ import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_identity import AgentIdentity
-from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, Placement, render_extension
+from paddler_trio.wire.trio.upstream_messages import Rotate, Rotated
 
 log = structlog.get_logger("agents")
 

@@ -50,7 +50,7 @@ from paddler_trio.balancer.apis.responses.responses_routes import Responses
 from paddler_trio.balancer.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
+from paddler_trio.balancer.fleet.fleet_routes import RolloutControl
 from paddler_trio.net.server.asgi import without_body
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.settings.balancer_config import BalancerConfig

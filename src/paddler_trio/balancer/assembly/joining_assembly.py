@@ -11,17 +11,15 @@ import attrs
 
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.front.authentication import Authentication
-from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
-from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.joining.agent_guard import AgentGuard, legacy_networks
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
-from paddler_trio.balancer.joining.announcement import Announcement
+from paddler_trio.balancer.joining.announcement import AdvertisedAddress, Announcement
 from paddler_trio.balancer.joining.join_exchange import JoinExchange
 from paddler_trio.balancer.joining.join_pins import JoinPins
 from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
-from paddler_trio.balancer.joining.legacy_networks import legacy_networks
 from paddler_trio.balancer.joining.pin_routes import PinRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import is_tunnel_path
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.service_type import balancer_name

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 import attrs
+import trio
 
 from paddler_trio.balancer.activity.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.event_routes import EventRoutes
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
@@ -19,17 +21,21 @@ from paddler_trio.balancer.agents.held_changes import HeldChanges
 from paddler_trio.balancer.agents.paddler_v1_agents import PaddlerV1Agents
 from paddler_trio.balancer.apis.api_router import CORS_RULES, ApiRouter
 from paddler_trio.balancer.apis.api_routes import ApiRouters, api_routers
+from paddler_trio.balancer.apis.limit_headers import api_limit_headers
 from paddler_trio.balancer.apis.ollama.ollama_library import changes_models
-from paddler_trio.balancer.assembly.balancer_core import BalancerCore
-from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
-from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore, readable_models
+from paddler_trio.balancer.assembly.bound_balancer import (
+    PANEL,
+    REVERSE_PROXY,
+    BoundBalancer,
+    PortGuards,
+    Upstreams,
+    panel_info,
+    panel_site,
+)
 from paddler_trio.balancer.assembly.joining_assembly import Joining
-from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
-from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
-from paddler_trio.balancer.assembly.port_guards import PortGuards
-from paddler_trio.balancer.assembly.store_assembly import readable_models
-from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.fleet.deployments import Deployments
+from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.hub_routes import HubRoutes
 from paddler_trio.balancer.front.inference_routes import PROBES, InferenceRoutes
@@ -39,21 +45,127 @@ from paddler_trio.balancer.front.no_model_store import no_model_store
 from paddler_trio.balancer.front.paddler_v1_routes import PaddlerV1Routes
 from paddler_trio.balancer.history.history_routes import HistoryRoutes
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
-from paddler_trio.balancer.keys.audit_routes import AuditRoutes
+from paddler_trio.balancer.keys.audit_log import AuditRoutes
 from paddler_trio.balancer.keys.audit_trail import audited
-from paddler_trio.balancer.keys.key_accounts import KeyAccounts
+from paddler_trio.balancer.keys.key_accounts import SUFFIX, KeyAccounts, KeyUsageFile
+from paddler_trio.balancer.keys.key_limiter import KeyLimiter, KeyTokens
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_routes import KeyRoutes
 from paddler_trio.balancer.panel.panel_site import PanelSite, below
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
-from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import TunnelRoute, is_tunnel_path
 from paddler_trio.balancer.status.status_routes import StatusRoutes
+from paddler_trio.models.hub.hub_lookup import LOOKUP_S, HubLookup, ListedFile, RepositoryModels
+from paddler_trio.net.client.download_errors import (
+    AccessDeniedError,
+    DownloadError,
+    SourceMalformedError,
+    SourceNotFoundError,
+)
+from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.router import Router, by_path, http_only
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.system.logs.log_ring import RECENT
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry.exposition import Exposition
+from paddler_trio.wire.codec import dumps
+
+
+@attrs.frozen(eq=False)
+class AnsweredHubModels:
+    """``models`` of a lookup, for :class:`~paddler_trio.balancer.front.hub_routes.HubRoutes`."""
+
+    lookup: HubLookup = attrs.field(factory=HubLookup)
+
+    async def models(self, repo_id: str, revision: str) -> bytes:
+        try:
+            found = await self.lookup.models(repo_id, revision)
+        except trio.TooSlowError as error:
+            raise HttpProblem(
+                504, f"the hub did not answer about {repo_id} within {LOOKUP_S:g} s"
+            ) from error
+        except DownloadError as error:
+            raise HttpProblem(_status_of(error), f"{repo_id}: {error.cause}") from error
+        return await trio.to_thread.run_sync(document, repo_id, revision, found)
+
+
+def document(repo_id: str, revision: str, found: RepositoryModels) -> bytes:
+    """Return the answer as JSON."""
+    return dumps(
+        {
+            "repo": repo_id,
+            "revision": revision,
+            "commit": found.commit,
+            "quantizations": [
+                {
+                    "name": each.name,
+                    "files": _files(each.files),
+                    "size_bytes": each.size_bytes,
+                    "is_default": each.is_default,
+                }
+                for each in found.quantizations
+            ],
+            "projections": _files(found.projections),
+        }
+    )
+
+
+def _files(files: Sequence[ListedFile]) -> list[dict[str, object]]:
+    return [{"path": file.path, "size_bytes": file.size_bytes} for file in files]
+
+
+def _status_of(error: DownloadError) -> int:
+    match error:
+        case SourceMalformedError():
+            return 400
+        case SourceNotFoundError():
+            return 404
+        case AccessDeniedError():
+            return 403  # a 401 would sign operators out of the panel
+        case _:
+            return 502
+
+
+@attrs.frozen(eq=False)
+class KeyQuotas:
+    """``observers`` charge what requests used; ``services`` are its tasks, by their names; ``file``
+    keeps what was used, if it is kept."""
+
+    accounts: KeyAccounts
+    limiter: KeyLimiter
+    observers: Sequence[DispatchObserver]
+    services: Mapping[str, Run]
+    file: KeyUsageFile | None = None
+
+    @classmethod
+    def of(cls, config: BalancerConfig, keys: KeyRing, finished: FinishedRequests) -> KeyQuotas:
+        """Read what was used today from the file beside the state.
+
+        Args:
+          finished: the records of requests that ended.
+        """
+        accounts = KeyAccounts(keys)
+        services: dict[str, Run] = {}
+        observers = () if keys.path is None else (KeyTokens(accounts, finished),)
+        file, state = None, state_file(config.state_database)
+        if state is not None and keys.path is not None:
+            file = KeyUsageFile(state.with_name(state.name + SUFFIX), accounts)
+            file.load()
+            services["key usage"] = file.run
+        return cls(accounts, KeyLimiter(accounts), observers, services, file)
+
+    @property
+    def problem(self) -> str:
+        """Why what keys have used is not kept; empty if it is."""
+        return "" if self.file is None else self.file.problem or ""
+
+    def limited(self, api: ApiRouter) -> App:
+        """Return the application of the APIs, within limits, with the headers of each API."""
+        return self.limiter(api, refuse=api.refuse, fields=api_limit_headers)
+
 
 Sockets: TypeAlias = Sequence[socket.socket]
 

@@ -18,9 +18,12 @@ import structlog
 import trio
 
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper, RevisionConflictError
-from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
+from paddler_trio.balancer.fleet.fleet_observation import (
+    FleetObservation,
+    HostQuestions,
+    fetched_models,
+)
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
-from paddler_trio.balancer.fleet.host_questions import HostQuestions
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
 from paddler_trio.balancer.fleet.placed_instance import NOTHING, State
 from paddler_trio.balancer.fleet.rollout_facts import (

@@ -3,7 +3,6 @@
     PATH                         Paddler's state file, byte for byte; the deployment ``default``
     PATH.fleet.json              all revisions, good states and rollouts
     PATH.fleet.json.previous     the same before the newest revision; read by people only
-    PATH.fleet.json.v1           the same before it was migrated from version 1; likewise
 
 Paddler's file is the truth about ``default``: if another program changed it, that is a revision,
 found at the next start. Each file is replaced as a whole, so a crash leaves the old or the new one
@@ -24,12 +23,6 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.fleet.fleet_migrations import (
-    VERSION,
-    NewerVersionError,
-    OldExtrasFile,
-    migrated,
-)
 from paddler_trio.balancer.fleet.state_database import (
     StateFile,
     content,
@@ -40,6 +33,7 @@ from paddler_trio.balancer.fleet.state_database import (
 from paddler_trio.balancer.fleet.stored_fleet import (
     STATE_FILE,
     FleetTooLargeError,
+    OtherVersionError,
     Pending,
     StoredFleet,
     rendered_fleet,
@@ -114,8 +108,6 @@ class FileDatabase:
     """Of the fleet's file, when it last had no digests; empty if there is no such file."""
     _stored: StoredFleet | None = attrs.field(default=None, init=False)
     """What the files mean."""
-    _older: tuple[int, bytes] | None = attrs.field(default=None, init=False)
-    """The version and the text of a fleet's file that was migrated and is not kept yet."""
 
     def __attrs_post_init__(self) -> None:
         self._state = StateFile(self.path)
@@ -140,15 +132,10 @@ class FileDatabase:
             self._mend_empty()
         desired = self._state.read()
         self._digest = digest_of(desired)
-        old_extras = OldExtrasFile(self.path)
-        extras = old_extras.read(desired)
         self._warn_of_an_empty_fleet()
         found, is_complete = self._read_fleet(desired)
         default = found.current.state.find(DEFAULT)
-        if extras is None:
-            extras = NO_EXTRAS if default is None else default.extras
-        else:
-            is_complete = False
+        extras = NO_EXTRAS if default is None else default.extras
         state = with_default(found.current.state, desired, extras)
         if state != found.current.state:
             before = found.current.revision
@@ -166,7 +153,6 @@ class FileDatabase:
         if not is_complete:
             try:
                 found = self._write_fleet(found)
-                old_extras.put_away()
             except StateDatabaseError as error:  # the next start finds the same again
                 log.warning("the fleet's file is not as it should be", reason=str(error))
         _compute_digests(found.current.state)
@@ -212,13 +198,11 @@ class FileDatabase:
         if not text.strip():
             return attrs.evolve(StoredFleet.new(self.now()), desired=desired), True
         try:
-            migration = migrated(loads(text))
-            stored, pending = stored_in(migration.document, desired)
-        except NewerVersionError as error:
+            stored, pending = stored_in(loads(text), desired)
+        except OtherVersionError as error:
             raise StateDatabaseError(
-                f"{self.fleet_path} is of a newer version: {error}; it was left as it is. Run that "
-                f"version again, or put the file that it kept, {self.fleet_path.name}."
-                f"v{VERSION}, in its place: what was changed since is lost then"
+                f"{self.fleet_path} is of another version: {error}; it was left as it is. Run that "
+                f"version again, or move it away to start with what {self.path.name} has"
             ) from error
         except WireError as error:
             raise StateDatabaseError(
@@ -226,12 +210,9 @@ class FileDatabase:
                 f"it, put {self.fleet_path.name}.previous in its place, or move it away to start "
                 f"with what {self.path.name} has"
             ) from error
-        is_newest = migration.found == VERSION
-        if not is_newest:
-            self._older = migration.found, text
         if pending is None:
             self._text, self._stored = text, stored
-            return stored, is_newest
+            return stored, True
         if self._digest == pending.before:  # Paddler's file was not reached
             history = tuple(each for each in stored.history if each.revision <= pending.revision)
             stored = stored.with_history(history or StoredFleet.new(self.now()).history)
@@ -257,7 +238,7 @@ class FileDatabase:
         )
         text, fitted = _fitted(either, pending)
         self._keep_previous(stored)
-        self._replace(text)
+        replace(self.fleet_path, text)
         try:
             self._state.write(stored.desired)
         except StateDatabaseError:
@@ -273,17 +254,9 @@ class FileDatabase:
     def _write_fleet(self, stored: StoredFleet) -> StoredFleet:
         text, stored = _fitted(stored, None)
         self._keep_previous(stored)
-        self._replace(text)
+        replace(self.fleet_path, text)
         self._text, self._stored = text, stored
         return stored
-
-    def _replace(self, text: bytes) -> None:
-        if self._older is not None:
-            version, older = self._older
-            replace(Path(f"{self.fleet_path}.v{version}"), older)
-            self._older = None
-            log.info("the fleet's file is of a newer version now", kept=version, newest=VERSION)
-        replace(self.fleet_path, text)
 
     def _keep_previous(self, stored: StoredFleet) -> None:
         """Before a new revision is written."""
@@ -295,7 +268,7 @@ class FileDatabase:
         """Take the digests out. If that fails, the file means the same as long as Paddler's stays,
         and the next write does it."""
         try:
-            self._replace(text)
+            replace(self.fleet_path, text)
         except StateDatabaseError as error:
             log.warning("the fleet's file still has digests", reason=str(error))
         else:

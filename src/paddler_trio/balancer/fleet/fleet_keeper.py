@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
-from paddler_trio.balancer.fleet.fleet_undo import earlier_revision
+from paddler_trio.balancer.fleet.fleet_diff import earlier_revision
 from paddler_trio.balancer.fleet.stored_fleet import (
     GoodRevision,
     StoredFleet,

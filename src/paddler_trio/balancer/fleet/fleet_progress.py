@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import attrs
 import trio
@@ -23,39 +22,9 @@ from paddler_trio.scheduler.truth.deployment_truth import (
 from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpec
 
 
-class FleetProgress(Protocol):
-    """Hold what is known of the way to the desired fleet."""
-
-    def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        """Yield plain JSON of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving``
-        agents), ``state`` (what is true of it, in words), ``agents`` in numbers, what a request
-        ``meets`` and ``rollout``, which is null where there is none."""
-        ...
-
-
-class Rollouts(Protocol):
-    """Finds the rollout of a deployment, as plain JSON; None if there is none."""
-
-    def __call__(self, deployment: str, /) -> Mapping[str, object] | None: ...
-
-
-def no_rollouts(deployment: str) -> None:
-    """There are none."""
-
-
-class RolloutFactsOf(Protocol):
-    """Finds what is said of the rollout of a deployment; None if there is none."""
-
-    def __call__(self, deployment: str, /) -> RolloutFacts | None: ...
-
-
-def no_rollout_facts(deployment: str) -> None:
-    """There are none."""
-
-
 @attrs.frozen(eq=False)
 class AgentsProgress:
-    """A :class:`FleetProgress`, from the agents that are connected.
+    """Tell what is known of the way to the desired fleet, from the agents that are connected.
 
     The phase is ``empty`` (no model is desired), ``serving`` (by as many agents as are wanted),
     ``updating`` (by fewer of them), ``failed`` (by none, and one reports why), ``loading`` (by
@@ -63,8 +32,10 @@ class AgentsProgress:
     """
 
     dispatcher: Dispatcher
-    rollouts: Rollouts = no_rollouts
-    rolling: RolloutFactsOf = no_rollout_facts
+    rollouts: Callable[[str], Mapping[str, object] | None] = lambda deployment: None
+    """Finds the rollout of a deployment, as plain JSON; None if there is none."""
+    rolling: Callable[[str], RolloutFacts | None] = lambda deployment: None
+    """Finds what is said of it."""
     offline: Callable[[str], int] = lambda deployment: 0
     """The number of agents of a deployment that were lost and have not come back."""
 
@@ -105,6 +76,9 @@ class AgentsProgress:
             )
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
+        """Yield plain JSON of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving``
+        agents), ``state`` (what is true of it, in words), ``agents`` in numbers, what a request
+        ``meets`` and ``rollout``, which is null where there is none."""
         for spec, facts in zip(specs, self.facts(specs), strict=True):
             pool = self.dispatcher.pools.find(spec.name)
             agents = [] if pool is None else list(pool.agents.values())

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
-import structlog
 import trio
 
 from paddler_trio.balancer.fleet.host_knowledge import HostId
@@ -25,8 +24,6 @@ from paddler_trio.wire.trio.trio_link import (
     InstanceWanted,
     render_extension,
 )
-
-log = structlog.get_logger("fleet")
 
 FORGET_S: Final = 10.0
 """How long a host that lost its connections keeps its place: a link is up again within seconds, and

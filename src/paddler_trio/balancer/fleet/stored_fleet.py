@@ -13,7 +13,6 @@ from typing import Annotated, Final, TypeAlias
 import attrs
 
 from paddler_trio import __version__
-from paddler_trio.balancer.fleet.fleet_migrations import VERSION, Document
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
@@ -38,7 +37,15 @@ PAUSED_BY: Final = "paused by "
 """The beginning of the reason of a rollout that an operator paused."""
 _IN_VAIN: Final = frozenset({"rolling_back", "rolled_back"})
 
+VERSION: Final = 5
+"""Of the file's format. The versions before it were never released."""
+MAX_SHOWN_CHARS: Final = 80
+
 _Place: TypeAlias = Annotated[int, IntRange(0, 100_000)]
+
+
+class OtherVersionError(StateDatabaseError):
+    """The file was written by a version of this program with another format."""
 
 
 class FleetTooLargeError(StateDatabaseError):
@@ -324,9 +331,11 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
 
 
 def stored_in(
-    document: Document, desired: BalancerDesiredState
+    document: object, desired: BalancerDesiredState
 ) -> tuple[StoredFleet, Pending | None]:
-    """Return what a document of the newest version holds, beside Paddler's state; WireError."""
+    """Return what a document holds, beside Paddler's state; OtherVersionError, WireError."""
+    if isinstance(document, dict):
+        _check_version(document)
     read = structure(document, _Document)
     if not read.history:
         raise ShapeError("no revision", "history")
@@ -355,6 +364,16 @@ def stored_in(
         load_s={each.digest: each.load_ms / 1000 for each in read.loads},
     )
     return stored, read.pending
+
+
+def _check_version(document: Mapping[str, object]) -> None:
+    found, writer = document.get("version"), document.get("written_by")
+    if isinstance(found, str) and found != str(VERSION):
+        by = f" by {writer[:MAX_SHOWN_CHARS]}" if isinstance(writer, str) and writer else ""
+        raise OtherVersionError(
+            f"it has version {found[:MAX_SHOWN_CHARS]} and was written{by}; this program reads "
+            f"version {VERSION}"
+        )
 
 
 def _specs(document: _Document, places: Iterable[int]) -> Iterable[DeploymentSpec]:

@@ -29,8 +29,7 @@ from paddler_trio.net.server.asgi import HttpProblem, Send
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Handler, Router
-from paddler_trio.net.server.sse import UNBUFFERED
-from paddler_trio.net.server.streaming import cancelled_on_disconnect
+from paddler_trio.net.server.streaming import UNBUFFERED, cancelled_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher

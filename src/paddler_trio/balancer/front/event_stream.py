@@ -13,18 +13,18 @@ from typing import Protocol
 
 import trio
 
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.net.server.asgi import Send
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Handler
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
 
 KEEP_ALIVE_S = 3.0
-_KEEP_ALIVE = sse.comment("keep-alive")
+_KEEP_ALIVE = streaming.comment("keep-alive")
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
-    *sse.UNBUFFERED,
+    *streaming.UNBUFFERED,
 ]
 
 
@@ -62,12 +62,12 @@ def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
 async def _send_texts(send: Send, view: WatchedView) -> None:
     """Send the view and keep-alives until cancelled."""
     sent = view.begin()
-    await _send(send, sse.data_event(sent) + _KEEP_ALIVE)
+    await _send(send, streaming.data_event(sent) + _KEEP_ALIVE)
     while True:
         event = _KEEP_ALIVE
         with trio.move_on_after(KEEP_ALIVE_S):
             sent = await view.next(sent)
-            event = sse.data_event(sent)
+            event = streaming.data_event(sent)
         await _send(send, event)
 
 

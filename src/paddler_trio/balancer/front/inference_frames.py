@@ -15,7 +15,7 @@ from paddler_trio.wire.paddler.messages import (
     StopRespondingTo,
     parse_inference_server_message,
 )
-from paddler_trio.wire.paddler.recovered_id import recover_request_id
+from paddler_trio.wire.paddler.raw_results import recover_request_id
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,

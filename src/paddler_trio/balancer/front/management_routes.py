@@ -18,9 +18,14 @@ import trio
 from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
-from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
-from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
+from paddler_trio.balancer.fleet.fleet_routes import (
+    FleetRoutes,
+    NoRollouts,
+    RolloutControl,
+    RolloutRoutes,
+    author_of,
+)
 from paddler_trio.balancer.fleet.shared_view import AgentsView, SharedView, without_models
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.front.cache_routes import CacheRoutes
@@ -39,7 +44,7 @@ from paddler_trio.net.server.quart_adapter import QuartRouter
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.system.tree_in_pieces import running_tree_json
+from paddler_trio.system.printed_tree import running_tree_json
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, desired_state_problem
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
@@ -81,7 +86,7 @@ class ManagementRoutes:
     goodbye: trio.Event
     keys: KeyRing = attrs.field(factory=KeyRing)
     rollouts: RolloutControl = attrs.field(factory=NoRollouts)
-    progress: FleetProgress = attrs.field(
+    progress: AgentsProgress = attrs.field(
         default=attrs.Factory(lambda self: AgentsProgress(self.dispatcher), takes_self=True)
     )
     more: Sequence[RouteGroup] = ()

@@ -12,7 +12,7 @@ import trio
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild, NotPassedError
 from paddler_trio.balancer.keys.audit_trail import NOT_FOUND, outcome_of
 from paddler_trio.errors import WireError
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
     HttpProblem,

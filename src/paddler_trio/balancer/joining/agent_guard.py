@@ -15,7 +15,7 @@ A credential that opens nothing is refused wherever it is shown, also where noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -25,17 +25,30 @@ import trio
 from paddler_trio.balancer.front.authentication import MAX_LOGGED_CHARS, Authentication, is_probe
 from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
-from paddler_trio.balancer.joining.legacy_networks import FLAG
 from paddler_trio.balancer.joining.pin_routes import PIN_PATHS
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
-from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
-from paddler_trio.net.joining.agent_identity import AgentIdentity
-from paddler_trio.net.networks import Network, is_within
+from paddler_trio.net.joining.agent_credential import AgentCredential, AgentIdentity, looks_like_one
+from paddler_trio.net.networks import Network, is_within, parse_networks
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+
+FLAG: Final = "--legacy-agents"
+
+
+def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Parse as :func:`parse_networks` does, with a warning for what lets everybody in."""
+    found = parse_networks(texts, FLAG)
+    everywhere = [str(network) for network in found if network.prefixlen == 0]
+    if everywhere:
+        log.warning(
+            "AGENTS NEED NO KEY FROM ANYWHERE: who reaches the management port may pose as one",
+            networks=everywhere,
+        )
+    return found
+
 
 log = structlog.get_logger("joining")
 

@@ -40,9 +40,8 @@ from paddler_trio.balancer.joining.stored_agents import (
     StoredToken,
 )
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.agent_credential import AgentCredential, read_private, replace_private
 from paddler_trio.net.joining.join_token import digest_of, matches, new_secret
-from paddler_trio.net.joining.private_file import read_private, replace_private
 from paddler_trio.wire.scalars import rfc3339
 
 log = structlog.get_logger("joining")

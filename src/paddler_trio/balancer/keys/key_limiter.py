@@ -9,6 +9,11 @@ with the task that serves it: also when the client leaves, the agent is lost, or
 
 A WebSocket for inference is no request; each of its messages is one. What admits them
 is noted on its exchange. One that is passed on to a server is a request as long as it is open.
+
+The tokens of each request are charged to its API key when it ends: an observer.
+
+Charged are the tokens of the prompt, once, however often a loss made agents compute it, and every
+token of the answer, also of one that was cut off. Each choice of an answer has a prompt of its own.
 """
 
 from __future__ import annotations
@@ -19,10 +24,13 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.front.rate_limit_fields import rate_limit_fields
 from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refusal
 from paddler_trio.net.server.asgi import Header, HttpProblem, Message
 from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Ended, Phase, Request
 from paddler_trio.scheduler.limits.key_usage import Left
 
 WORK_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -115,3 +123,27 @@ class KeyLimiter:
             headers.append((b"x-should-retry", b"false"))
         headers += self._fields(exchange.path, name, fields)
         return HttpProblem(refusal.status, refusal.text, headers)
+
+
+@attrs.define(eq=False)
+class KeyTokens(DispatchObserver):
+    """See the module docstring.
+
+    Args:
+      finished: the records of requests that ended; the newest is there before this is called.
+    """
+
+    accounts: KeyAccounts
+    finished: FinishedRequests
+
+    def moved(self, request: Request, left: Phase) -> None:
+        if request.account and isinstance(request.phase, Ended):
+            self.accounts.charge(request.account, self._tokens_of(request))
+
+    def _tokens_of(self, request: Request) -> int:
+        record = self.finished.last
+        if record is None or record.key != request.key:
+            return 0
+        prompts = (placement.prompt_tokens for placement in record.placements)
+        prompt = next((tokens for tokens in prompts if tokens is not None), 0)
+        return prompt + (record.tokens if record.kind == "generation" else 0)

@@ -34,13 +34,14 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.operations.log_lines import LogPage, read_page
 from paddler_trio.wire.trio.operations.operator_orders import (
     Load,
+    LogPage,
     Order,
     ReadLog,
     RestartEngine,
     Unload,
+    read_page,
 )
 
 ORDER_ANSWER_S: Final = 10.0

@@ -18,8 +18,8 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     last_chunk,
 )
 from paddler_trio.errors import WireError
+from paddler_trio.net.server.asgi import Fields, RawResponse
 from paddler_trio.net.server.exchange import Exchange
-from paddler_trio.net.server.raw_response import Fields, RawResponse
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 TAIL_BYTES: Final = 8192

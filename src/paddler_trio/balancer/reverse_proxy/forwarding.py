@@ -13,21 +13,21 @@ from contextlib import suppress
 from typing import Final
 
 import attrs
-import structlog
 import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
-from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
-from paddler_trio.balancer.reverse_proxy.prefix_affinity import PrefixAffinity, cached_tokens
-from paddler_trio.balancer.reverse_proxy.server_choice import (
+from paddler_trio.balancer.reverse_proxy.server_pools import (
+    PrefixAffinity,
+    cached_tokens,
+    forwarded_client,
+    forwarded_user,
     home_of_slot,
     least_busy,
     named,
     preferred,
 )
-from paddler_trio.balancer.reverse_proxy.slot_holders import SlotHolders
-from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
+from paddler_trio.balancer.reverse_proxy.slot_paths import SlotHolders, slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
@@ -53,10 +53,7 @@ from paddler_trio.nursery_tree.request_endings import (
     silent_server,
 )
 from paddler_trio.telemetry.trace_context import trace_of
-from paddler_trio.wire.trio.repeated_requests import may_be_repeated
-from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead
-
-log = structlog.get_logger("reverse proxy")
+from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead, may_be_repeated
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_DEADLINE_S: Final = 120.0

@@ -8,7 +8,7 @@ from typing import Annotated
 import attrs
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.scheduler.limits.key_limits import (

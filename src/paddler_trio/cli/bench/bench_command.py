@@ -14,14 +14,13 @@ from paddler_trio.cli.bench.bench_order import (
     BenchOrder,
     TargetOrder,
     check_apart,
+    check_level,
     check_writable,
     target_order,
 )
-from paddler_trio.cli.bench.conditions import check_level
 from paddler_trio.cli.client_flags import Trust
-from paddler_trio.cli.exit_codes import USAGE
 from paddler_trio.cli.flags import Given, with_flags
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.terminal import USAGE, one_line_errors
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST
 from paddler_trio.setting import Setting

@@ -13,10 +13,9 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.cli.bench.bench_figures import RunResult
+from paddler_trio.cli.bench.bench_figures import Failure, RunResult, Sample
 from paddler_trio.cli.bench.client_connection import ClientConnection
 from paddler_trio.cli.bench.plan import BenchPlan, Run
-from paddler_trio.cli.bench.samples import Failure, Sample
 from paddler_trio.cli.bench.target import Target
 from paddler_trio.cli.bench.workloads import Ask, asks
 from paddler_trio.errors import PaddlerError

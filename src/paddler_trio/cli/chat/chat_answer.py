@@ -18,10 +18,10 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     clear_errors,
+    lines_of,
     refuse_unless_success,
 )
 from paddler_trio.cli.terminal import printable, stderr

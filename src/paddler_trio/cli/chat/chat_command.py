@@ -96,8 +96,12 @@ def _converse(
             "give one, or - to read it from standard input; a conversation needs a terminal",
             param_hint="PROMPT",
         )
-    from paddler_trio.cli.chat.chat_lines import LineReader, history_file
-    from paddler_trio.cli.chat.chat_session import ChatSession, Conversation
+    from paddler_trio.cli.chat.chat_session import (
+        ChatSession,
+        Conversation,
+        LineReader,
+        history_file,
+    )
 
     conversation = Conversation(system=system, max_tokens=max_tokens, thinking=thinking)
     with (

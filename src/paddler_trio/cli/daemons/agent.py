@@ -9,19 +9,19 @@ import typer
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.access.agent_membership import Membership, membership
-from paddler_trio.cli.client_flags import ManagementFlags, checked_address
-from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
-from paddler_trio.cli.daemons.options import (
+from paddler_trio.cli.client_flags import (
     JsonOption,
     LogJsonOption,
     LogLevel,
     LogLevelOption,
+    ManagementFlags,
+    checked_address,
 )
+from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
 from paddler_trio.cli.daemons.readings import BALANCER_ADDRESS, told_address
 from paddler_trio.cli.daemons.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.flags import Given, with_flags
-from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
+from paddler_trio.cli.terminal import one_line_errors, print_json, require_llama, stdout
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.config import (
     DEFAULT_MANAGEMENT_ADDR,
@@ -109,7 +109,7 @@ def _discover(settings: Given[AgentConfig], management_addr: str | None, tls: Cl
         raise typer.BadParameter(
             "give --management-addr or --discover, not both", param_hint="--discover"
         )
-    from paddler_trio.cli.access.discover_run import join_discovered
+    from paddler_trio.cli.access.join_run import join_discovered
 
     asked = settings.read(management_host="", management_port=0)
     if asked.token_file is None and asked.credential_file is None:

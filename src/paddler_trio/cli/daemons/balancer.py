@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paddler_trio.cli.daemons.options import LogJsonOption, LogLevel, LogLevelOption
+from paddler_trio.cli.client_flags import LogJsonOption, LogLevel, LogLevelOption
 from paddler_trio.cli.daemons.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.flags import Given, with_flags
 from paddler_trio.cli.terminal import one_line_errors

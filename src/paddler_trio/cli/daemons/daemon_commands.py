@@ -14,7 +14,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperOption
 
-from paddler_trio.cli.daemons.settings_names import key_of, variable_of
+from paddler_trio.cli.daemons.settings_file import key_of, variable_of
 from paddler_trio.cli.help import CommandWithHelp, GroupWithHelp
 
 EPILOG: Final = (

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 
-import structlog
 import trio
 
-from paddler_trio.cli.daemons.options import LogLevel
+from paddler_trio.cli.client_flags import LogLevel
 from paddler_trio.errors import PaddlerError, leaves
 from paddler_trio.system.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.system.logs.logs import configure_logs
 from paddler_trio.system.signals import watch_signals
-
-log = structlog.get_logger("daemon")
 
 
 def run_daemon(

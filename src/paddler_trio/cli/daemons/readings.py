@@ -162,7 +162,7 @@ def _state_database(url: str) -> None:
 
 
 def _networks(texts: Sequence[str]) -> None:
-    from paddler_trio.balancer.joining.legacy_networks import FLAG
+    from paddler_trio.balancer.joining.agent_guard import FLAG
     from paddler_trio.net.networks import parse_networks
 
     parse_networks(texts, FLAG)
@@ -170,7 +170,7 @@ def _networks(texts: Sequence[str]) -> None:
 
 def _proxies(texts: Sequence[str]) -> None:
     from paddler_trio.net.networks import parse_networks
-    from paddler_trio.net.server.trusted_proxies import FLAG
+    from paddler_trio.net.server.client_identity import FLAG
 
     parse_networks(texts, FLAG)
 

@@ -16,18 +16,18 @@ from typing import Annotated, Final, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from paddler_trio.cli.daemons.settings_file import Problem, read_settings_file
-from paddler_trio.cli.daemons.settings_names import (
+from paddler_trio.cli.daemons.settings_file import (
     SETTINGS_FILE,
     SETTINGS_FILE_VARIABLE,
     AnyCommand,
+    Problem,
     daemon_of,
     known_variables,
+    read_settings_file,
     settings_of,
     unknown_variables,
 )
-from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.terminal import one_line_errors, printable
+from paddler_trio.cli.terminal import USAGE, one_line_errors, printable
 
 FILE_IN_FORCE: Final = "paddler_trio.cli.daemons.settings_option.file"
 """Where the context keeps the file's path: the flag itself is none of the daemon's arguments."""

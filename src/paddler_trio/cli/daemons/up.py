@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli import completion_values
-from paddler_trio.cli.daemons.options import LogJsonOption, LogLevel, LogLevelOption
-from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.client_flags import LogJsonOption, LogLevel, LogLevelOption
+from paddler_trio.cli.terminal import one_line_errors, require_llama
 from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR
 
 
@@ -48,15 +47,14 @@ def up(
     with one_line_errors():
         require_llama()
         if source is None:
-            from paddler_trio.cli.daemons.real_demo import real_demo_model
+            from paddler_trio.cli.daemons.demo_tree import real_demo_model
 
             source = str(real_demo_model())
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 
     from paddler_trio.cli.daemons.daemons import run_daemon
-    from paddler_trio.cli.daemons.demo_tree import bind_demo
-    from paddler_trio.cli.daemons.up_tree import model_of, run_up
+    from paddler_trio.cli.daemons.demo_tree import bind_demo, model_of, run_up
 
     model = model_of(source)
     options = [] if context_size is None else [f"--context-size={context_size}"]

@@ -9,12 +9,10 @@ from typing import Annotated, Final
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
-from paddler_trio.cli.exit_codes import FAILED, REFUSED
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.terminal import FAILED, REFUSED, one_line_errors
 
 fleet = typer.Typer(
     no_args_is_help=True, help="Show or change everything that is served, by a TOML file."

@@ -12,23 +12,24 @@ from rich.text import Text
 
 from paddler_trio.balancer.fleet.fleet_diff import changes_between
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.exit_codes import DONE
-from paddler_trio.cli.fleet.fleet_client import CONFLICT, FleetClient
-from paddler_trio.cli.fleet.fleet_views import (
+from paddler_trio.cli.fleet.fleet_client import (
+    CONFLICT,
     DeploymentChange,
     DeploymentView,
+    FleetClient,
     FleetStateView,
     RevisionView,
 )
 from paddler_trio.cli.fleet.fleet_words import DeploymentDiff, diffs, state_in
-from paddler_trio.cli.fleet.revision_wait import Waited, wait_and_show
 from paddler_trio.cli.fleet.rollout_display import COLOURS, words_of
 from paddler_trio.cli.fleet.rollout_progress import RolloutProgress
+from paddler_trio.cli.fleet.rollout_run import Waited, wait_and_show
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.cache_display import when_words
-from paddler_trio.cli.swap.swap_dry_run import preview
+from paddler_trio.cli.swap.swap_rollout import preview
 from paddler_trio.cli.terminal import (
+    DONE,
     print_json,
     print_lines,
     printable,

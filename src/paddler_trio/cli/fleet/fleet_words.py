@@ -9,9 +9,8 @@ from typing import Final
 import attrs
 
 from paddler_trio.cli.balancer_http import BalancerVersionError
-from paddler_trio.cli.fleet.fleet_views import DeploymentChange, RevisionView
-from paddler_trio.cli.model.model_change import Change, shown
-from paddler_trio.cli.model.model_extras import described_extras
+from paddler_trio.cli.fleet.fleet_client import DeploymentChange, RevisionView
+from paddler_trio.cli.model.model_extras import Change, described_extras, shown
 from paddler_trio.errors import WireError
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import dumps, structure, unstructure

@@ -18,7 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.cli.fleet.fleet_views import InstanceView, RolloutView
+from paddler_trio.cli.fleet.fleet_client import InstanceView, RolloutView
 from paddler_trio.cli.management_client import Json
 from paddler_trio.cli.model.cache_display import file_words, place_words, speed_words
 from paddler_trio.cli.terminal import printable

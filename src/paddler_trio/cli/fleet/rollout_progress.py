@@ -14,8 +14,8 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
-from paddler_trio.cli.fleet.fleet_views import FleetStateView, RolloutsView, RolloutView
+from paddler_trio.cli.fleet.fleet_client import FleetStateView, RolloutsView, RolloutView
+from paddler_trio.cli.terminal import DONE, FAILED, ROLLED_BACK, TIMED_OUT
 
 STUCK_S: Final = 5.0
 """How long agents may do nothing after one failed: a rollback or another attempt begins earlier."""

@@ -14,11 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from paddler_trio.cli import completion_values
-from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.flags import with_flags
-from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.fleet.issue_words import issues_words
 from paddler_trio.cli.live import engine_orders
 from paddler_trio.cli.live.agent_machine import (
     MachineView,
@@ -43,7 +41,6 @@ KNOWN_PATH = "/api/v2/known_agents"
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
 STATE_STYLES = {"ok": "green", "info": "cyan", "quiet": "yellow", "warn": "yellow", "bad": "red"}
-PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
 agents = typer.Typer(invoke_without_command=True)
@@ -200,14 +197,8 @@ def _show(
 
 
 def _show_gone(client: ManagementClient) -> None:
-    """Print the agents that were here; a balancer of before knows none."""
-    try:
-        raw = client.ask("GET", KNOWN_PATH)
-    except BalancerRefusedError as error:
-        if error.status != 404:
-            raise
-        return
-    for agent in client.structured(raw, GoneView).agents:
+    """Print the agents that were here."""
+    for agent in client.structured(client.ask("GET", KNOWN_PATH), GoneView).agents:
         words = f"{agent.name} is {agent.state.word} since {agent.since}: {agent.state.sentence}"
         style = "red" if agent.state.severity == "bad" else "dim"
         stdout().print(Text(printable(words), style=style), soft_wrap=True)
@@ -329,23 +320,11 @@ def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
 
 
 def phase_text(agent: AgentView) -> Text:
-    """Return what an agent is doing, in the balancer's word where it says one; of a Paddler agent
-    only its own state's name is known else."""
-    if word := agent.state.get("word"):
-        words = f"{word}{_speed(agent.download or {})}" if agent.phase == "downloading" else word
-        return Text(printable(words), style=STATE_STYLES.get(agent.state.get("severity", ""), ""))
-    phase = agent.phase or agent.state_application_status
-    if agent.progress is not None:
-        phase = f"{phase} {agent.progress:.0%}"
-    elif agent.download_total:
-        phase = f"downloading {agent.download_current / agent.download_total:.0%}"
-        phase += _speed(agent.download or {})
-    if agent.keeps_old_model:
-        phase += f", {OLD_MODEL_SERVES}"
-    if not agent.is_drained:
-        return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
-    words = "drained" if phase == "serving" else f"{phase}, drained"
-    return Text(printable(words), style="yellow")
+    """Return what an agent is doing, in the balancer's word; of one that fetches, also how fast."""
+    words = agent.state.get("word", "?")
+    if agent.phase == "downloading":
+        words += _speed(agent.download or {})
+    return Text(printable(words), style=STATE_STYLES.get(agent.state.get("severity", ""), ""))
 
 
 def _speed(download: Mapping[str, object]) -> str:

@@ -12,12 +12,12 @@ from urllib.parse import quote
 import attrs
 import httpx
 
-from paddler_trio.cli.answer_lines import async_lines_of
 from paddler_trio.cli.balancer_http import (
     CONNECT_S,
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
+    async_lines_of,
     clear_errors,
     http_settings,
     read_json,

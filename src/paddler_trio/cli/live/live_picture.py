@@ -14,14 +14,108 @@ import cattrs
 from cattrs.errors import BaseValidationError
 
 from paddler_trio.cli.balancer_http import BalancerVersionError
-from paddler_trio.cli.live.live_views import BalancerView, DeploymentView, LiveAgent
 from paddler_trio.cli.live.problems_command import ProblemView
 from paddler_trio.cli.live.request_views import RequestView
-from paddler_trio.cli.management_client import CONVERTER, Json
+from paddler_trio.cli.management_client import CONVERTER, AgentView, Json
 
-TOPICS: Final = ("balancer", "agents", "deployments", "requests", "problems")
+LANE_LETTERS = {"q": "waits for the engine", "p": "prefill", "d": "decode", "s": "stopping"}
+
+
+@attrs.frozen(kw_only=True)
+class BufferView:
+    waiting: int = 0
+    limit: int = 0
+    timeout_ms: float = 0
+
+
+@attrs.frozen(kw_only=True)
+class SlotsView:
+    busy: int = 0
+    total: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class BalancerView:
+    """``started``: RFC 3339."""
+
+    version: str = ""
+    started: str | None = None
+    draining: bool = False
+    buffer: BufferView = BufferView()
+    slots: SlotsView = SlotsView()
+    loop_lag_ms: float | None = None
+    revision: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RatesView:
+    """Over the last seconds; ``cached_ratio``: 0..1 of the prompt tokens."""
+
+    prompt_tokens_per_s: float | None = None
+    generated_tokens_per_s: float | None = None
+    cached_ratio: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LiveAgent(AgentView):
+    """An agent with what the feed adds.
+
+    ``key`` is the number of its connection. ``lanes`` are its requests: triples of a request's key,
+    a letter of ``LANE_LETTERS`` and since when.
+    """
+
+    key: int
+    joined_ms: int | None = None
+    rates: RatesView | None = None
+    ejected_until_ms: int | None = None
+    engine_restarts: int = 0
+    lanes: list[list[object]] = attrs.field(factory=list)
+
+    @property
+    def slots_idle(self) -> int:
+        return max(0, self.slots_total - self.slots_processing)
+
+    def lane_letters(self, most: int) -> str:
+        """Return what each slot does, one character a slot, dots for idle ones."""
+        letters = "".join(
+            str(lane[1]) if len(lane) > 1 and lane[1] in LANE_LETTERS else "?"
+            for lane in self.lanes
+        )
+        slots = letters.ljust(self.slots_total, "·")
+        return slots if len(slots) <= most else f"{slots[: most - 1]}+"
+
+
+@attrs.frozen(kw_only=True)
+class HeldView:
+    reason: str = ""
+    until_ms: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class DeploymentView:
+    """``waiting`` and ``running`` are requests, ``serving`` agents."""
+
+    aliases: list[str] = attrs.field(factory=list)
+    phase: str | None = None
+    waiting: int = 0
+    oldest_wait_ms: float | None = None
+    running: int = 0
+    slots: int = 0
+    serving: int = 0
+    held: HeldView | None = None
+
 
 T = TypeVar("T")
+
+
+VIEWS: Final[Mapping[str, type]] = {
+    "agents": LiveAgent,
+    "deployments": DeploymentView,
+    "requests": RequestView,
+    "problems": ProblemView,
+}
+"""The topics that have rows, and what a row is; a picture has its rows under the same name."""
+TOPICS: Final = ("balancer", *VIEWS)
 
 
 @attrs.define(eq=False)
@@ -67,41 +161,34 @@ class LivePicture:
                 self._forget(topic, str(key))
 
     def _clear(self) -> None:
-        for each in (self.raw, self.agents, self.deployments, self.requests, self.updated_ms):
-            each.clear()
-        self.problems.clear()
+        self.raw.clear()
+        self.updated_ms.clear()
+        for topic in VIEWS:
+            self._rows(topic).clear()
         self.balancer = BalancerView()
+
+    def _rows(self, topic: str) -> dict[str, object]:
+        rows: dict[str, object] = getattr(self, topic)
+        return rows
 
     def _set(self, topic: str, values: Mapping[str, object]) -> None:
         if not isinstance(values, Mapping):
             raise BalancerVersionError(f"the topic {topic} of an event is no object")
         self.raw.setdefault(topic, {}).update(values)
         for key, value in values.items():
-            match topic:
-                case "balancer":
-                    self.balancer = read_view(value, BalancerView)
-                case "agents":
-                    self.agents[key] = read_view(value, LiveAgent)
-                    self.updated_ms[key] = self.now_ms
-                case "deployments":
-                    self.deployments[key] = read_view(value, DeploymentView)
-                case "requests":
-                    self.requests[key] = read_view(value, RequestView)
-                case "problems":
-                    self.problems[key] = read_view(value, ProblemView)
+            if topic == "balancer":
+                self.balancer = read_view(value, BalancerView)
+                continue
+            self._rows(topic)[key] = read_view(value, VIEWS[topic])
+            if topic == "agents":
+                self.updated_ms[key] = self.now_ms
 
     def _forget(self, topic: str, key: str) -> None:
         self.raw.get(topic, {}).pop(key, None)
-        match topic:
-            case "agents":
-                self.agents.pop(key, None)
-                self.updated_ms.pop(key, None)
-            case "deployments":
-                self.deployments.pop(key, None)
-            case "requests":
-                self.requests.pop(key, None)
-            case "problems":
-                self.problems.pop(key, None)
+        if topic == "agents":
+            self.updated_ms.pop(key, None)
+        if topic != "balancer":
+            self._rows(topic).pop(key, None)
 
     def document(self) -> Json:
         """Return what is known now, as one JSON object."""

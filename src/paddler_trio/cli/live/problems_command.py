@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout

@@ -10,8 +10,7 @@ import typer
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -19,30 +19,6 @@ from paddler_trio.cli.management_client import ManagementClient
 REQUESTS_PATH: Final = "/api/v2/requests"
 MAX_PAGE: Final = 1000
 """What the balancer sends at once."""
-CSV_FIELDS: Final = (
-    "key",
-    "id",
-    "client",
-    "deployment",
-    "what",
-    "phase",
-    "arrived",
-    "agent",
-    "queue_ms",
-    "first_ms",
-    "total_ms",
-    "prompt_tokens",
-    "cached_tokens",
-    "tokens",
-    "tokens_per_s",
-    "continuations",
-    "ending",
-    "code",
-    "text",
-    "finish",
-    "source",
-    "preset",
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -115,41 +91,44 @@ def csv_lines(page: RequestsPage) -> Iterator[str]:
     clock = Clock.of(page.now_ms, page.time)
     yield _csv_line(CSV_FIELDS)
     for request in page.requests:
-        yield _csv_line([_plain(value) for value in _csv_row(request, clock)])
-
-
-def _csv_row(request: RequestView, clock: Clock) -> tuple[object, ...]:
-    last, ending = request.placement, request.ending
-    speed = request.tokens_per_s(clock.now_ms)
-    return (
-        request.key,
-        request.id,
-        request.client,
-        request.deployment,
-        request.what,
-        request.phase,
-        clock.utc(request.arrived_ms),
-        request.agent,
-        request.waited_ms(clock.now_ms),
-        request.first_after_ms,
-        request.age_ms(clock.now_ms),
-        None if last is None else last.prompt_tokens,
-        None if last is None else last.cached_tokens,
-        request.tokens,
-        None if speed is None else round(speed, 2),
-        request.continuations,
-        None if ending is None else ending.kind,
-        None if ending is None else ending.code,
-        None if ending is None else ending.text,
-        None if ending is None else ending.finish,
-        request.source,
-        request.preset,
-    )
+        yield _csv_line([_plain(figure(request, clock)) for figure in CSV_FIELDS.values()])
 
 
 def _plain(value: object) -> object:
     is_formula = isinstance(value, str) and value[:1] in set("=+-@\t\r")
     return f"'{value}" if is_formula else value
+
+
+def _speed(request: RequestView, clock: Clock) -> float | None:
+    speed = request.tokens_per_s(clock.now_ms)
+    return None if speed is None else round(speed, 2)
+
+
+CSV_FIELDS: Final[Mapping[str, Callable[[RequestView, Clock], object]]] = {
+    "key": lambda r, clock: r.key,
+    "id": lambda r, clock: r.id,
+    "client": lambda r, clock: r.client,
+    "deployment": lambda r, clock: r.deployment,
+    "what": lambda r, clock: r.what,
+    "phase": lambda r, clock: r.phase,
+    "arrived": lambda r, clock: clock.utc(r.arrived_ms),
+    "agent": lambda r, clock: r.agent,
+    "queue_ms": lambda r, clock: r.waited_ms(clock.now_ms),
+    "first_ms": lambda r, clock: r.first_after_ms,
+    "total_ms": lambda r, clock: r.age_ms(clock.now_ms),
+    "prompt_tokens": lambda r, clock: r.placement and r.placement.prompt_tokens,
+    "cached_tokens": lambda r, clock: r.placement and r.placement.cached_tokens,
+    "tokens": lambda r, clock: r.tokens,
+    "tokens_per_s": _speed,
+    "continuations": lambda r, clock: r.continuations,
+    "ending": lambda r, clock: r.ending and r.ending.kind,
+    "code": lambda r, clock: r.ending and r.ending.code,
+    "text": lambda r, clock: r.ending and r.ending.text,
+    "finish": lambda r, clock: r.ending and r.ending.finish,
+    "source": lambda r, clock: r.source,
+    "preset": lambda r, clock: r.preset,
+}
+"""The columns of CSV, in order."""
 
 
 def _csv_line(values: object) -> str:

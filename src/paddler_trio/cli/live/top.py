@@ -11,8 +11,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.errors import leaves

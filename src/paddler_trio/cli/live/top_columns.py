@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 from paddler_trio.cli.figures import NOTHING, count, duration, part_of, rate, share
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.live.columns import Column, number_order, text_order
-from paddler_trio.cli.live.live_picture import LivePicture
-from paddler_trio.cli.live.live_views import LiveAgent, RatesView
+from paddler_trio.cli.live.live_picture import LiveAgent, LivePicture, RatesView
 from paddler_trio.cli.live.request_views import RequestView
 from paddler_trio.scheduler.fit.fit_words import bytes_words
 
@@ -31,19 +30,8 @@ SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad"
 
 
 def agent_phase(agent: LiveAgent) -> str:
-    """Return what an agent is doing, in few words: the balancer's where it says some."""
-    if word := agent.state.get("word"):
-        return word
-    if agent.is_drained:
-        return "drained"
-    if agent.ejected_until_ms is not None:
-        return "ejected"
-    phase = agent.phase or agent.state_application_status
-    if agent.progress is not None:
-        return f"{phase} {agent.progress:.0%}"
-    if agent.download_total and agent.phase in {None, "downloading"}:
-        return f"{phase} {agent.download_current / agent.download_total:.0%}"
-    return phase
+    """Return what an agent is doing, in the balancer's word."""
+    return agent.state.get("word", "?")
 
 
 def agent_issues(agent: LiveAgent) -> str:

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from paddler_trio.cli.figures import NOTHING, duration, rate
 from paddler_trio.cli.live.columns import Column, fitting, header_line, plain_table, row_line
-from paddler_trio.cli.live.live_picture import LivePicture
-from paddler_trio.cli.live.live_views import DeploymentView
+from paddler_trio.cli.live.live_picture import DeploymentView, LivePicture
 from paddler_trio.cli.live.top_columns import UPDATED, agent_columns, request_columns
 from paddler_trio.cli.live.top_view import Pane, TopView, question
 from paddler_trio.cli.terminal import printable

@@ -12,8 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 import attrs
 
 from paddler_trio.cli.live.columns import UNKNOWN, Column
-from paddler_trio.cli.live.live_picture import LivePicture
-from paddler_trio.cli.live.live_views import LiveAgent
+from paddler_trio.cli.live.live_picture import LiveAgent, LivePicture
 from paddler_trio.cli.live.request_views import RequestView
 from paddler_trio.cli.live.top_columns import (
     agent_columns,

@@ -9,8 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from paddler_trio.cli import completion_values
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient, TreeView
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout

@@ -10,8 +10,7 @@ from typing import Annotated, Final, Literal
 import attrs
 import typer
 
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.figures import NOTHING, count
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.live.columns import Column, table

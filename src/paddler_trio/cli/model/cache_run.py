@@ -26,7 +26,7 @@ from paddler_trio.cli.terminal import (
     stderr,
     stdout,
 )
-from paddler_trio.models.cache.cache_matching import SourcePattern
+from paddler_trio.models.cache.cache_inventory import SourcePattern
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import (

@@ -12,12 +12,11 @@ import attrs
 import typer
 
 from paddler_trio.cli import completion_values
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model import fit_command, model_cache, model_push
-from paddler_trio.cli.model.parameter_options import ParameterFlags
+from paddler_trio.cli.model.fit_command import ParameterFlags
 from paddler_trio.cli.terminal import one_line_errors
 
 model = typer.Typer(no_args_is_help=True, help="Show or change the model that all agents serve.")

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from paddler_trio.cli import completion_values
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
@@ -181,7 +180,7 @@ def pin(
 
 def keep_rules(keep: list[str]) -> dict[str, object]:
     """The fields of ``Prune`` for these texts; typer.BadParameter for one that is none."""
-    from paddler_trio.models.cache.cache_matching import SourcePattern
+    from paddler_trio.models.cache.cache_inventory import SourcePattern
     from paddler_trio.models.model_reference import UnknownSourceError
 
     if not keep:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
 
@@ -87,8 +86,7 @@ def _push(
     as_json: bool,
     management: ManagementFlags,
 ) -> PushedNames:
-    from paddler_trio.cli.model.push_display import push_display
-    from paddler_trio.cli.model.push_run import push_model
+    from paddler_trio.cli.model.push_run import push_display, push_model
     from paddler_trio.cli.model.store_client import StoreClient
 
     with one_line_errors(), StoreClient.open(management) as client:

@@ -9,27 +9,28 @@ from rich.table import Table
 from rich.text import Text
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.exit_codes import DONE, FAILED, TIMED_OUT
 from paddler_trio.cli.fleet.fleet_client import FleetClient
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words
-from paddler_trio.cli.model.model_change import Change, changes, described
 from paddler_trio.cli.model.model_extras import (
+    Change,
+    changes,
+    described,
     described_extras,
     extras_changes,
     extras_of,
     plain_extras,
 )
 from paddler_trio.cli.model.model_order import ModelRunOptions, state_of
-from paddler_trio.cli.swap.swap_display import wait_for_fleet
-from paddler_trio.cli.swap.swap_progress import (
+from paddler_trio.cli.swap.swap_display import (
     AgentSwapState,
     Outcome,
     SwapProgress,
     SwapResult,
     by_id,
+    wait_for_fleet,
 )
-from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.cli.terminal import DONE, FAILED, TIMED_OUT, print_json, printable, stderr, stdout
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import (

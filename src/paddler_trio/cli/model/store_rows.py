@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from paddler_trio.cli.management_client import Json
 from paddler_trio.cli.model.cache_display import size_words, when_words
 from paddler_trio.models.hub.hub_choice import part_names
-from paddler_trio.processes.model_store.inventory import StoredFile
-from paddler_trio.processes.model_store.stored_models import MANIFESTS, StoredModel, stored_models
+from paddler_trio.processes.model_store.inventory import (
+    MANIFESTS,
+    StoredFile,
+    StoredModel,
+    stored_models,
+)
 
 Row = tuple[str, ...]
 

@@ -13,7 +13,7 @@ import attrs
 
 from paddler_trio.cli.management_client import AgentView
 from paddler_trio.cli.model.cache_display import size_words
-from paddler_trio.cli.model.fit_display import FitAnswer
+from paddler_trio.cli.model.fit_run import FitAnswer
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,

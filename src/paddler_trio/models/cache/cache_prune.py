@@ -16,8 +16,12 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.models.cache.cache_inventory import CachedModel, Inventory, Leftover
-from paddler_trio.models.cache.cache_matching import SourcePattern
+from paddler_trio.models.cache.cache_inventory import (
+    CachedModel,
+    Inventory,
+    Leftover,
+    SourcePattern,
+)
 from paddler_trio.models.cache.cache_place import CachePlace, is_lockable, is_locked
 from paddler_trio.models.hub.hub_cache import OURS
 from paddler_trio.models.hub.hub_settings import HubSettings

@@ -10,7 +10,7 @@ from paddler_trio.models.cache.content_hash import hash_of_file
 from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.hub.hub_cache import RepositoryCache
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.models.pushed.pushed_cache import PushedFolder
+from paddler_trio.models.pushed.pushed_model import PushedFolder
 
 
 def verified(

@@ -10,6 +10,8 @@ from typing import Final
 import attrs
 import trio
 
+from paddler_trio.net.client.download_errors import DownloadError, ServerFailedError
+
 MIN_INTERVAL_S: Final = 0.25
 SPEED_WINDOW_S: Final = 5.0
 WAITING: Final = "waiting for another process"
@@ -131,3 +133,36 @@ class ProgressMeter:
         self._published = progress
         self._next_s = trio.current_time() + MIN_INTERVAL_S
         self.publish(progress)
+
+
+FIRST_RETRY_S: Final = 1.0
+LONGEST_RETRY_S: Final = 60.0
+PERMANENT_RETRY_S: Final = 600.0
+"""The pause after a permanent error, unless the token or the desired state changes before."""
+
+
+@attrs.define
+class RetryDelay:
+    """Doubles from 1 s to 60 s; a server's Retry-After counts up to ten minutes.
+
+    Args:
+      random: a number in [0, 1), a new one for each delay: machines that failed together do not
+        come back together.
+    """
+
+    _failures: int = attrs.field(default=0, init=False)
+
+    def after(self, error: Exception, random: float) -> float:
+        """Return the seconds until the next attempt; one more failure is counted."""
+        if isinstance(error, DownloadError) and error.is_permanent:
+            return PERMANENT_RETRY_S
+        delay_s = min(FIRST_RETRY_S * 2.0 ** min(self._failures, 16), LONGEST_RETRY_S)
+        self._failures += 1
+        delay_s *= 0.5 + random / 2
+        if isinstance(error, ServerFailedError) and error.retry_after_s is not None:
+            return min(max(delay_s, error.retry_after_s), PERMANENT_RETRY_S)
+        return delay_s
+
+    def reset(self) -> None:
+        """Note that something succeeded, or something else is asked for."""
+        self._failures = 0

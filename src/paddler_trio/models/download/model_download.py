@@ -22,7 +22,7 @@ import trio
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.cache.cache_errors import disk_errors, one_error
-from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.cache.cache_place import held_lock
 from paddler_trio.models.cache.cache_verification import note_fetched
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.cache.url_cache import (
@@ -40,7 +40,6 @@ from paddler_trio.models.download.transfer import (
     Transfer,
     TransferLimits,
 )
-from paddler_trio.models.gguf_magic import check_magic, is_gguf, read_start
 from paddler_trio.models.hub.hub_cache import HubCache, RepositoryCache, size_of
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.models.hub.hub_client import (
@@ -54,9 +53,9 @@ from paddler_trio.models.hub.hub_client import (
     list_repository,
 )
 from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
-from paddler_trio.models.pushed.pushed_cache import pushed_journals
+from paddler_trio.models.model_reference import check_magic, is_gguf, read_start
 from paddler_trio.models.pushed.pushed_download import PushedDownload
-from paddler_trio.models.pushed.pushed_source import is_pushed
+from paddler_trio.models.pushed.pushed_model import is_pushed, pushed_journals
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     CacheFullError,

@@ -27,7 +27,7 @@ from paddler_trio.models.cache.content_hash import ContentHash, Hash, new_hash
 from paddler_trio.models.download.block_plan import BlockPlan, ByteRange
 from paddler_trio.models.download.download_progress import ProgressMeter
 from paddler_trio.models.download.partial_file import BLOCK_BYTES, PartialFile
-from paddler_trio.models.gguf_magic import GGUF_MAGIC, check_magic
+from paddler_trio.models.model_reference import GGUF_MAGIC, check_magic
 from paddler_trio.net.client.download_errors import (
     DownloadError,
     RemoteFileChangedError,

@@ -30,12 +30,19 @@ from paddler_trio.models.hub.hub_client import (
 )
 from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.models.memory.dry_run_process import DryRun, open_dry_run
-from paddler_trio.models.memory.known_needs import KnownNeeds, Question, question_of
-from paddler_trio.models.memory.memory_correction import Observation, corrected, observation
-from paddler_trio.models.memory.memory_history import MemoryHistory, model_key, parameters_key
-from paddler_trio.models.pushed.pushed_cache import PushedFolder
+from paddler_trio.models.memory.memory_correction import (
+    KnownNeeds,
+    MemoryHistory,
+    Observation,
+    Question,
+    corrected,
+    model_key,
+    observation,
+    parameters_key,
+    question_of,
+)
 from paddler_trio.models.pushed.pushed_download import fetch_manifest
-from paddler_trio.models.pushed.pushed_source import is_pushed, pushed_source
+from paddler_trio.models.pushed.pushed_model import PushedFolder, is_pushed, pushed_source
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     DownloadError,

@@ -17,19 +17,19 @@ import trio
 
 from paddler_trio.errors import WireError
 from paddler_trio.models.cache.cache_errors import disk_errors
-from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.cache.cache_place import held_lock
 from paddler_trio.models.cache.cache_verification import note_fetched
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.download.transfer import Fetched, RemoteFile
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.models.pushed.pushed_cache import PushedFolder
 from paddler_trio.models.pushed.pushed_model import (
     MAX_MANIFEST_BYTES,
     Manifest,
     PushedFile,
+    PushedFolder,
+    pushed_source,
     read_manifest,
 )
-from paddler_trio.models.pushed.pushed_source import pushed_source
 from paddler_trio.net.client.download_errors import (
     PushedModelMissingError,
     ServerFailedError,

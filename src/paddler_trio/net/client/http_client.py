@@ -26,15 +26,18 @@ import trio
 
 from paddler_trio.net.client.request_head import UnsendableRequestError, request_head
 from paddler_trio.net.client.response_body import (
+    SWITCHING,
     BodyPart,
     LengthBody,
+    MalformedAnswerError,
     ResponseBody,
+    ResponseHead,
     UntilClosedBody,
     body_of,
+    head_end,
+    parse_head,
 )
-from paddler_trio.net.client.response_head import SWITCHING, ResponseHead, head_end, parse_head
 from paddler_trio.net.client.tls_stream import TlsStream
-from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 PIECE_BYTES: Final = 256 * 1024
 HEAD_READ_BYTES: Final = 64 * 1024

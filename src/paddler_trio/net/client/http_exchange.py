@@ -24,6 +24,7 @@ from paddler_trio.net.client.download_errors import (
     SourceNotFoundError,
     Subject,
     TransferInterruptedError,
+    stores_error,
 )
 from paddler_trio.net.client.http_client import (
     Answer,
@@ -32,7 +33,6 @@ from paddler_trio.net.client.http_client import (
     HttpClient,
     NoAnswerError,
 )
-from paddler_trio.net.client.store_errors import stores_error
 
 MAX_REDIRECTS: Final = 10
 MAX_RETRY_AFTER_S: Final = 600

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import ssl
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 import attrs
+import trio
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.tls.client_errors import tls_error_in
+from paddler_trio.net.tls.client_tls import ClientTls, DistrustedError
 from paddler_trio.system.config import split_address
 
 MAX_CHARS: Final = 300
@@ -99,3 +106,106 @@ def _bad(text: str) -> ConfigurationError:
         "https://host:port, with a port from 1 to 65535 and without a query, such as "
         "http://127.0.0.1:8080"
     )
+
+
+_EXPIRED: Final = 10
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21, 24, 27})
+_WRONG_NAME: Final = frozenset({62, 64})
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
+)
+
+
+def upstream_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Authorities of ``ca_file`` decide, or the machine's and certifi's. It blocks for 16 ms;
+    ConfigurationError names the file and ``--upstream-ca``."""
+    return ClientTls(ca_file=ca_file, ca_flag="--upstream-ca").context()
+
+
+def tls_cause(error: BaseException, address: UpstreamAddress) -> str | None:
+    """One line on what TLS objected to and what to do; None if TLS was not the cause."""
+    problem = tls_error_in(error)
+    if problem is None:
+        return None
+    if isinstance(problem, DistrustedError):
+        match problem.verify_code:
+            case code if code == _EXPIRED:
+                return "its certificate has expired: renew it, and check this machine's clock"
+            case code if code in _WRONG_NAME:
+                return (
+                    f"its certificate is for another name ({problem.verify_message}): use a name "
+                    "that it has"
+                )
+            case code if code in _UNKNOWN_ISSUER:
+                return (
+                    f"no trusted authority vouches for its certificate ({problem.verify_message}): "
+                    "give --upstream-ca FILE with its authority"
+                )
+        return f"its certificate cannot be verified: {problem.verify_message}"
+    if problem.reason in _NO_TLS:
+        return f"it speaks no TLS: write http://{address.authority}{address.prefix}"
+    if isinstance(problem, ssl.SSLEOFError):
+        return (
+            "it closed the connection during the TLS handshake: if it speaks no TLS, write "
+            f"http://{address.authority}{address.prefix}"
+        )
+    return f"no TLS with it: {problem.reason or problem}"
+
+
+DIAL_ERRORS = (OSError, UnicodeError, ssl.SSLError, trio.BrokenResourceError)
+"""What :func:`dial_upstream` raises; a name that cannot be encoded is a UnicodeError."""
+
+
+async def dial_upstream(address: UpstreamAddress, tls: ssl.SSLContext | None) -> trio.abc.Stream:
+    """A stream to the server; with ``tls`` the handshake is over, and the server is verified."""
+    stream = await trio.open_tcp_stream(address.host, address.port)
+    if tls is None:
+        return stream
+    # compatible with HTTPS: the framing of HTTP says where an answer ends, not a goodbye of TLS
+    encrypted = trio.SSLStream(stream, tls, server_hostname=address.host, https_compatible=True)
+    try:
+        await encrypted.do_handshake()
+    except BaseException:
+        with trio.CancelScope(shield=True):  # nothing in it waits
+            await trio.aclose_forcefully(stream)
+        raise
+    return encrypted
+
+
+def dial_cause(error: BaseException, address: UpstreamAddress) -> str:
+    """Return what TLS objected to, else the operating system's text if it was asked, else the
+    library's.
+    """
+    cause = tls_cause(error, address)
+    if cause is not None:
+        return cause
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, BaseExceptionGroup):
+            seen = seen.exceptions[0]
+        elif isinstance(seen, OSError) and seen.strerror:
+            is_name = isinstance(seen, socket.gaierror)
+            return seen.strerror if is_name or not seen.errno else os.strerror(seen.errno)
+        else:
+            seen = seen.__cause__ or seen.__context__
+    return str(error) or type(error).__name__
+
+
+CONNECT_S: Final = 3.0
+
+
+@attrs.frozen(kw_only=True)
+class UpstreamTimeouts:
+    """Seconds, each over zero; ``math.inf`` waits for ever.
+
+    Args:
+      connect_s: until there is a connection, name resolution and TLS included.
+      first_byte_s: from the end of the request to the end of the answer's head.
+      idle_s: between two reads of the body, and until a piece of the request's body is taken.
+      kept_s: how long a connection stays open without a request. llama-server closes after five.
+    """
+
+    connect_s: float = CONNECT_S
+    first_byte_s: float = 600.0
+    idle_s: float = 120.0
+    kept_s: float = 3.0

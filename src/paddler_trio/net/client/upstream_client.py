@@ -28,15 +28,23 @@ from paddler_trio.net.client.request_head import (
     UnsendableRequestError,
     request_head,
 )
-from paddler_trio.net.client.response_body import body_of
-from paddler_trio.net.client.response_head import SWITCHING, ResponseHead
-from paddler_trio.net.client.upstream_address import UpstreamAddress
+from paddler_trio.net.client.response_body import (
+    SWITCHING,
+    FailureKind,
+    ResponseHead,
+    UpstreamError,
+    body_of,
+)
+from paddler_trio.net.client.upstream_address import (
+    DIAL_ERRORS,
+    UpstreamAddress,
+    UpstreamTimeouts,
+    dial_cause,
+    dial_upstream,
+    upstream_context,
+)
 from paddler_trio.net.client.upstream_connection import RequestBody, UpstreamConnection
-from paddler_trio.net.client.upstream_dial import DIAL_ERRORS, dial_cause, dial_upstream
-from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_response import UpstreamResponse
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
-from paddler_trio.net.client.upstream_tls import upstream_context
 
 MAX_KEPT: Final = 8
 """Connections without a request; each takes a thread of llama-server while it is open."""

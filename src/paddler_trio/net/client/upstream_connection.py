@@ -12,16 +12,25 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.net.client.direct_socket import read_some, write_all
-from paddler_trio.net.client.request_head import RequestHead, UnsendableRequestError
-from paddler_trio.net.client.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
-from paddler_trio.net.client.response_head import SWITCHING, ResponseHead, head_end, parse_head
-from paddler_trio.net.client.upstream_address import UpstreamAddress
-from paddler_trio.net.client.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
-from paddler_trio.system.read_size import ReadSize
-from paddler_trio.system.ready_sockets import closing, read_while
-from paddler_trio.system.socket_reset import reset_on_close
+from paddler_trio.net.client.request_head import (
+    PIECE_BYTES,
+    RequestHead,
+    RequestNotTakenError,
+    RequestSender,
+    UnsendableRequestError,
+)
+from paddler_trio.net.client.response_body import (
+    SWITCHING,
+    FailureKind,
+    MalformedAnswerError,
+    ResponseHead,
+    UpstreamError,
+    head_end,
+    parse_head,
+)
+from paddler_trio.net.client.tls_stream import read_some, write_all
+from paddler_trio.net.client.upstream_address import UpstreamAddress, UpstreamTimeouts
+from paddler_trio.system.ready_sockets import ReadSize, closing, read_while, reset_on_close
 
 HEAD_READ_BYTES: Final = 4096
 """Until the head has come: what comes with it of the body is taken apart in one step, and may be

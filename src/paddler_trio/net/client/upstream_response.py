@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import attrs
 
-from paddler_trio.net.client.response_body import BodyPart, ResponseBody
-from paddler_trio.net.client.response_head import ResponseHead
+from paddler_trio.net.client.response_body import (
+    BodyPart,
+    FailureKind,
+    MalformedAnswerError,
+    ResponseBody,
+    ResponseHead,
+    UpstreamError,
+)
 from paddler_trio.net.client.upstream_connection import UpstreamConnection
-from paddler_trio.net.client.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
 
 
 @attrs.define(eq=False)

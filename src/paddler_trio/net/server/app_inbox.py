@@ -12,6 +12,12 @@ and the client wait in turn. It differs from a channel in three ways that matter
 
 The input budget counts what it holds: a request's body until the request has ended, because it is
 kept in one form or another as long, and a WebSocket message until the next one is received.
+
+Connections that another process answers: the listener parses and authorises, then lets go.
+
+On the paths of ``HttpServer(passes=...)`` the reader stops behind the head of a request: nothing of
+a body is parsed or waited for until the application has answered, or has passed the connection on
+with what was read and not parsed. Either way the connection ends here.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+import attrs
 import trio
 
 from paddler_trio.net.server.asgi import HttpProblem, Message
@@ -164,3 +171,19 @@ class AppInbox:
 def _payload_bytes(message: Message) -> int:
     payload = message.get("body") or message.get("bytes") or message.get("text") or b""
     return len(payload)
+
+
+@attrs.frozen(eq=False)
+class PassableConnection:
+    """The connection of one request whose response has not begun.
+
+    Args:
+      fileno: of its socket, -1 once it is closed.
+      unread: the bytes that arrived behind the head of the request.
+      release: forget the socket without ending the connection; call it when another process holds
+        a copy of the descriptor.
+    """
+
+    fileno: Callable[[], int]
+    unread: Callable[[], bytes]
+    release: Callable[[], None]

@@ -16,16 +16,14 @@ import trio
 from hypercorn.config import Config
 
 from paddler_trio.errors import one_line
-from paddler_trio.net.server.app_inbox import AppInbox
+from paddler_trio.net.server.app_inbox import AppInbox, PassableConnection
 from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
-from paddler_trio.net.server.client_identity import SOURCE, Source
+from paddler_trio.net.server.client_identity import SOURCE, Source, client_behind
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.input_budget import InputBudget
-from paddler_trio.net.server.passing import PassableConnection
 from paddler_trio.net.server.plain_protocol import UpgradeStream
 from paddler_trio.net.server.protocol import Http11Protocol
-from paddler_trio.net.server.trusted_proxies import client_behind
 from paddler_trio.net.websocket.arrivals import Arrivals
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 

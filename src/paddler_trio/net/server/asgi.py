@@ -10,13 +10,27 @@ a handler catches neither.
 
 The aliases keep ASGI's ``Any``: a message is an open mapping whose values depend on its ``type``,
 and Quart's and hypercorn's applications are typed no better.
+
+A response whose bytes are somebody else's: status line, headers and framing go out as given.
+
+Hypercorn and h11 would write a response in their own way: names in lower case, a ``Date`` of ours,
+chunks of ours. What a server answers that stands behind us is not for us to rephrase. They are told
+that there is a response, so that they know what may follow on the connection, and nothing that they
+would write of it is written.
+
+The bytes of another protocol that a client sends once its request was answered with 101.
+
+Nothing here reads them. The connection's reader puts them in, whoever answered takes them out; a
+side that does not take them makes the reader wait, and so the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
+import attrs
 import trio
 
 from paddler_trio.errors import PaddlerError
@@ -144,3 +158,110 @@ async def send_empty(send: Send, status: int, *, headers: Iterable[Header] = ())
 async def _send(send: Send, status: int, headers: list[Header], body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""Of a head, names in lower case."""
+
+
+class RawResponse(Protocol):
+    """One response, written whole, or cut by a handler that returns without ``end``."""
+
+    @property
+    def must_close(self) -> bool:
+        """No other request may follow: the head has to say so."""
+        ...
+
+    async def begin(self, send: Send, status: int, *, closes: bool) -> Fields:
+        """Nothing that is sent by ASGI is written from now on. ``closes``: the end of the body is
+        the end of the connection.
+
+        Returns:
+          What those between the application and the server (``send``) have added to the head: it is
+          for the caller to write.
+        """
+        ...
+
+    def write_now(self, data: bytes) -> bool:
+        """Write without waiting; whether the kernel took all of it. The rest goes out before what
+        is written next: await a ``write`` soon, of nothing if need be. ClientGoneError."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Within the write deadline; ClientGoneError when the client left or does not read."""
+        ...
+
+    async def end(self, send: Send) -> None:
+        """All of it was written."""
+        ...
+
+    def abort(self) -> None:
+        """Reset the connection: of a body that ends with it, the client has only a part."""
+        ...
+
+
+AHEAD_BYTES: Final = 65_536
+"""Beyond these, the client is not read; one read more may be held."""
+
+
+@attrs.define(eq=False)
+class Upgrade:
+    """See the module docstring."""
+
+    is_switched: bool = attrs.field(default=False, init=False)
+    """The request was answered with 101."""
+    is_closed: bool = attrs.field(default=False, init=False)
+    """By the client, on its side."""
+    on_close: Callable[[], None] | None = attrs.field(default=None, init=False)
+    """Called in the step in which that is seen, perhaps more than once."""
+    _pieces: deque[bytes] = attrs.field(factory=deque, init=False)
+    _held_bytes: int = attrs.field(default=0, init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
+    _arrived: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _taken: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended else "switched" if self.is_switched else "asked for"
+        return f"<Upgrade {state}, {self._held_bytes} bytes held>"
+
+    def put(self, data: bytes) -> None:
+        """Add what was read; after the end it is dropped."""
+        if not self._has_ended:
+            self._pieces.append(data)
+            self._held_bytes += len(data)
+            self._arrived.unpark_all()
+
+    @property
+    def is_full(self) -> bool:
+        """`wait_room` has to come before more is read."""
+        return self._held_bytes > AHEAD_BYTES and not self._has_ended
+
+    async def wait_room(self) -> None:
+        """Until what is held was taken, or nobody takes it any more."""
+        while self.is_full:
+            await self._taken.park()
+
+    async def take(self) -> bytes:
+        """Wait for all that is there; empty at the end, when everything before it was taken."""
+        while not self._pieces:
+            if self._has_ended:
+                return b""
+            await self._arrived.park()
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._held_bytes = 0
+        self._taken.unpark_all()
+        return data
+
+    def close(self) -> None:
+        """The client has closed its side; what it sent before may not have been read yet."""
+        self.is_closed = True
+        if self.on_close is not None:
+            self.on_close()
+
+    def end(self) -> None:
+        """Nothing comes any more, or nobody takes it. Safe to repeat."""
+        self.close()
+        self._has_ended = True
+        self._arrived.unpark_all()
+        self._taken.unpark_all()

@@ -34,18 +34,17 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.worker_context import WorkerContext
 
 from paddler_trio.errors import one_line
+from paddler_trio.net.server.app_inbox import PassableConnection
 from paddler_trio.net.server.app_tasks import AppTasks
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import AHEAD_SHARE, FREE_BYTES, InputBudget
-from paddler_trio.net.server.passing import PassableConnection
 from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 from paddler_trio.system.kernel.socket_options import wait_hung_up
-from paddler_trio.system.ready_sockets import closing, read_while
-from paddler_trio.system.socket_reset import reset_on_close
+from paddler_trio.system.ready_sockets import closing, read_while, reset_on_close
 
 logger = logging.getLogger(__name__)
 

@@ -16,21 +16,21 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
+from paddler_trio.net.server.app_inbox import PassableConnection
 from paddler_trio.net.server.asgi import (
     BodyTooLargeError,
     ClientGoneError,
     Header,
     HttpProblem,
+    RawResponse,
     Receive,
     Scope,
     Send,
+    Upgrade,
     send_text,
 )
 from paddler_trio.net.server.input_budget import InputBudget, Reservation
-from paddler_trio.net.server.passing import PassableConnection
-from paddler_trio.net.server.raw_response import RawResponse
-from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.net.websocket.arrivals import Arrivals
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 from paddler_trio.wire.trace_parent import TraceContext

@@ -38,10 +38,9 @@ from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerConte
 from hypercorn.utils import suppress_body
 
 from paddler_trio.net.h11_bounds import bound_parsing
-from paddler_trio.net.server.asgi import TEXT_PLAIN, ClientGoneError, Send
+from paddler_trio.net.server.asgi import TEXT_PLAIN, ClientGoneError, Fields, Send
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import WrittenHead
-from paddler_trio.net.server.raw_response import Fields
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 
 bound_parsing()

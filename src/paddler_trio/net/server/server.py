@@ -22,8 +22,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
 from paddler_trio.net.server.connection import HttpConnection
-from paddler_trio.net.server.connection_limits import HttpLimits
-from paddler_trio.net.server.connection_shares import ConnectionShares
+from paddler_trio.net.server.connection_limits import ConnectionShares, HttpLimits
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.net.server.listening import bound_address

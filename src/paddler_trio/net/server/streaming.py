@@ -3,18 +3,30 @@
 A task that waits for the client's disconnect runs beside such a response. The server reports the
 end of a request as a disconnect too, so the watch must end *before* the last piece is sent: it
 would cancel that very send.
+
+Server-sent events, exactly framed: ``data:`` lines, optional ``event:`` names, comments.
+
+An event is one block that a blank line ends. JSON as we write it holds no line break, so an event
+is always a single ``data:`` line and no proxy or client has to join any.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from paddler_trio.net.server.asgi import BodyTooLargeError, ClientGoneError, Receive, read_body
+from paddler_trio.net.server.asgi import (
+    BodyTooLargeError,
+    ClientGoneError,
+    Header,
+    Receive,
+    read_body,
+)
 from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.wire.codec import dumps
 
 T = TypeVar("T")
 
@@ -134,3 +146,35 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
     if not results:
         raise ClientGoneError("client left before its answer was computed")
     return results[0]
+
+
+UNBUFFERED: Final[list[Header]] = [
+    (b"content-encoding", b"identity"),
+    (b"x-accel-buffering", b"no"),
+]
+"""Keeps compression and proxy buffers from between an event and its reader."""
+
+HEADERS: Final[list[Header]] = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    *UNBUFFERED,
+]
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+def event(value: object, *, name: str | None = None) -> bytes:
+    """One event with ``value`` as JSON; ``name`` becomes its ``event:`` line."""
+    data = data_event(dumps(value))
+    return data if name is None else b"event: " + name.encode() + b"\n" + data
+
+
+def data_event(data: bytes) -> bytes:
+    """One event with ``data``, which holds no line break."""
+    return b"data: " + data + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """A line that clients skip; it keeps proxies and idle timeouts quiet. No line breaks in it."""
+    assert "\n" not in text, text
+    return b": " + text.encode() + b"\n\n"

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from paddler_trio.processes.llama_setup.recipes import DISTRIBUTION, VERSION
+from paddler_trio.processes.llama_setup.recipes import (
+    DISTRIBUTION,
+    FOUND,
+    PORTABLE,
+    VERSION,
+    Accelerator,
+    Recipe,
+)
 
 FOLDER_FILE: Final = "llama-folder"
 
@@ -110,3 +119,126 @@ class Environment:
             facts = (f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in files)
             return digest(facts) if files else None
         return None
+
+
+CPU_FLAGS_NEEDED: Final = {
+    "SSE3": "pni",
+    "SSSE3": "ssse3",
+    "AVX": "avx",
+    "AVX_VNNI": "avx_vnni",
+    "AVX2": "avx2",
+    "F16C": "f16c",
+    "FMA": "fma",
+    "BMI2": "bmi2",
+    "AVX512": "avx512f",
+    "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+    "AMX_INT8": "amx_int8",
+}
+"""llama.cpp's words for what it was built with -> the feature the CPU must list."""
+
+WORTH_HAVING: Final = ("AVX2", "FMA", "F16C", "AVX512", "AVX512_VNNI")
+"""The features that speed up a model by more than a few percent."""
+
+
+def built_features(system_info: str) -> frozenset[str]:
+    """Return the names that llama.cpp lists as built in."""
+    return frozenset(re.findall(r"(\w+) = 1", system_info))
+
+
+def features_lacking(system_info: str, flags: frozenset[str]) -> list[str]:
+    """Return what the build would use and the CPU does not list: the build may die of it."""
+    built = built_features(system_info) & CPU_FLAGS_NEEDED.keys()
+    return sorted(name for name in built if CPU_FLAGS_NEEDED[name] not in flags)
+
+
+def features_unused(system_info: str, flags: frozenset[str]) -> list[str]:
+    """Return what the CPU lists, is worth having, and the build does without."""
+    built = built_features(system_info)
+    return [name for name in WORTH_HAVING if CPU_FLAGS_NEEDED[name] in flags and name not in built]
+
+
+@dataclass(frozen=True)
+class Marker:
+    """One proof, in the environment it was made for.
+
+    Attributes:
+      recipe: the name of the recipe.
+      requested: CMAKE_ARGS as the user set them, None for our own choice.
+      cpu: the digest of the CPU's features, and of the architectures of GPUs it is built for.
+      libraries: the fingerprint of the libraries.
+      system_info: llama.cpp's own list of what it was built with.
+      cmake_args: of the recipe; empty where this was not yet remembered.
+      accelerator: what the recipe was chosen for; that of a build found installed is not known.
+    """
+
+    recipe: str
+    requested: str | None
+    cpu: str
+    libraries: str
+    system_info: str
+    cmake_args: tuple[str, ...] = ()
+    accelerator: Accelerator = "cpu"
+
+    @property
+    def is_our_choice(self) -> bool:
+        """Return whether a recipe of ours was built, and not what somebody asked for in
+        CMAKE_ARGS."""
+        return self.requested is None and not self.is_anybodys
+
+    @property
+    def is_anybodys(self) -> bool:
+        """Return whether it was made elsewhere, or for elsewhere: kept only if it is good enough
+        here."""
+        return self.recipe == FOUND.name or self.recipe.startswith(PORTABLE)
+
+
+def read_marker(path: Path) -> Marker | None:
+    """Return the remembered proof; None if there is none that can be read."""
+    try:
+        facts = json.loads(path.read_text())
+        return Marker(**facts | {"cmake_args": tuple(facts.get("cmake_args", ()))})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def write_marker(path: Path, marker: Marker) -> None:
+    """Remember a proof in place of the one before."""
+    path.write_text(json.dumps(asdict(marker), indent=1) + "\n")
+
+
+def is_proven(
+    marker: Marker | None,
+    *,
+    requested: str | None,
+    accelerator: Accelerator | None,
+    cpu: str,
+    libraries: str | None,
+    recipes: Sequence[Recipe],
+) -> bool:
+    """Return whether a remembered proof still speaks for what is installed, and for what is asked.
+
+    Args:
+      requested: CMAKE_ARGS as asked for now; None asks for nothing.
+      accelerator: what is asked for now; None takes what is there.
+      recipes: what we would try today for the accelerator that the marker names.
+    """
+    return (
+        marker is not None
+        and libraries is not None
+        and (marker.cpu, marker.libraries) == (cpu, libraries)
+        and requested in (None, marker.requested)  # a build of one's own stays until asked anew
+        and (accelerator is None or (marker.is_our_choice and marker.accelerator == accelerator))
+        and not is_outdated(marker, libraries=libraries, recipes=recipes)
+    )
+
+
+def is_outdated(marker: Marker | None, *, libraries: str | None, recipes: Sequence[Recipe]) -> bool:
+    """Return whether what is installed was our own choice, and is none that we would make today."""
+    return (
+        marker is not None
+        and marker.libraries == libraries
+        and marker.is_our_choice
+        and marker.cmake_args not in [recipe.cmake_args for recipe in recipes]
+    )

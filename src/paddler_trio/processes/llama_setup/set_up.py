@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
-from paddler_trio.processes.llama_setup.cpu_features import features_unused
-from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
-from paddler_trio.processes.llama_setup.installer import Pip, open_pip
+from paddler_trio.processes.llama_setup.environment import (
+    Environment,
+    Marker,
+    SetupError,
+    digest,
+    features_unused,
+    is_outdated,
+    is_proven,
+    read_marker,
+    write_marker,
+)
 from paddler_trio.processes.llama_setup.recipes import (
     DISTRIBUTION,
     FOUND,
@@ -30,20 +38,15 @@ from paddler_trio.processes.llama_setup.recipes import (
     usual_accelerator,
     wheel_key,
 )
-from paddler_trio.processes.llama_setup.remembered_proof import (
-    Marker,
-    is_outdated,
-    is_proven,
-    read_marker,
-    write_marker,
-)
 from paddler_trio.processes.llama_setup.wheel_build import (
+    Pip,
     build_wheel,
     check_accelerator,
     cuda_architectures,
     find_compiler,
     find_kept,
     keep_wheel,
+    open_pip,
     say,
 )
 from paddler_trio.system.machine import read_cpu_flags

@@ -18,19 +18,19 @@ import trio
 
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.processes.model_store.desired_files import desired_files
 from paddler_trio.processes.model_store.inventory import (
     StoredFile,
+    StoredModel,
     note_use,
     remove_file,
+    select,
     size_on_disk,
     stored_files,
+    stored_models,
 )
-from paddler_trio.processes.model_store.retention import NoRoom, Retention
-from paddler_trio.processes.model_store.store_counters import StoreCounters
-from paddler_trio.processes.model_store.store_layout import StoreLayout
-from paddler_trio.processes.model_store.store_prune import PrunePlan, planned
-from paddler_trio.processes.model_store.stored_models import StoredModel, select, stored_models
+from paddler_trio.processes.model_store.retention import NoRoom, PrunePlan, Retention, planned
+from paddler_trio.processes.model_store.store_layout import StoreLayout, desired_files
+from paddler_trio.processes.model_store.store_messages import StoreCounters
 from paddler_trio.system.durable import write_durably
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.trio.cache_commands import Prune

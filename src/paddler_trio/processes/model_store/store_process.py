@@ -25,14 +25,18 @@ import trio
 
 from paddler_trio.errors import ConfigurationError, WireError, one_line
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.net.client.download_errors import DownloadError, ServerFailedError
+from paddler_trio.net.client.download_errors import (
+    DownloadError,
+    ServerFailedError,
+    kind_of,
+    status_of,
+    store_header,
+)
 from paddler_trio.net.client.http_client import Timeouts
-from paddler_trio.net.client.store_errors import kind_of, status_of, store_header
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
-from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.source_routes import SourceRoutes
+from paddler_trio.processes.model_store.source_routes import HubMetadata, SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import (
     FileCutError,

@@ -13,9 +13,13 @@ from urllib.parse import unquote, urldefrag, urlsplit, urlunsplit
 
 from paddler_trio.models.hub.hub_cache import is_commit
 from paddler_trio.models.hub.hub_choice import part_names
-from paddler_trio.models.pushed.pushed_source import pushed_source
-from paddler_trio.processes.model_store.desired_files import PUSHED_SCHEME, desired_files
-from paddler_trio.processes.model_store.store_layout import StoreLayout, is_sha256
+from paddler_trio.models.pushed.pushed_model import pushed_source
+from paddler_trio.processes.model_store.store_layout import (
+    PUSHED_SCHEME,
+    StoreLayout,
+    desired_files,
+    is_sha256,
+)
 from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 
 

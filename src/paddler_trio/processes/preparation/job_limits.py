@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.system.heap import limit_myself
 from paddler_trio.system.machine import mapped_bytes
-from paddler_trio.system.process_limits import limit_myself
 
 BASE_CPU_S = 1.0
 CPU_S_PER_MB = 50.0

@@ -21,9 +21,8 @@ from typing import Final, Protocol
 import attrs
 import structlog
 
-from paddler_trio.system.logs.log_ring import RECENT
+from paddler_trio.system.logs.log_ring import AGENT_LINES, RECENT
 from paddler_trio.system.logs.log_stream import LogStream
-from paddler_trio.system.logs.log_tail import AGENT_LINES
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_FIELD_CHARS: Final = 4000

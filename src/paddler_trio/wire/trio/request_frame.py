@@ -8,25 +8,30 @@ with all requests on it.
 
 A request may be megabytes. An agent's event loop needs only its id and its kind, so balancers write
 these first and :func:`read_head` reads the first few bytes; a preparation process parses the rest.
+
+The frame of one engine pass: what each of its requests got, in entries of ``id``, ``tokens`` and
+``results``.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from json.encoder import encode_basestring
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, unstructure
-from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.json_text import JsonText, dumps_in_runs, one_text
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
 from paddler_trio.wire.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
-from paddler_trio.wire.trio.request_trace import RequestTrace
-from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL
+from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
+from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL, TAG
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
@@ -284,3 +289,52 @@ def _text(written: str) -> str:
         return str(loads(f'"{written}"'))
     except WireError:
         return ""
+
+
+_BEGINNING: Final = b'{"%b":{"Step":[' % TAG.encode()
+_END: Final = b"]}}"
+
+
+def step_entry(
+    wire_id: str,
+    tokens: Sequence[int],
+    results: Sequence[object],
+    prompt: PromptStages | None = None,
+    preemptions: int = 0,
+    model: str | None = None,
+) -> bytes:
+    """One entry; what comes after ``results`` is left out where there is nothing to report."""
+    fields: dict[str, object] = {}
+    if prompt is not None:
+        fields["prompt"] = prompt.fields()
+    if preemptions:
+        fields["preemptions"] = preemptions
+    if model is not None:
+        fields["model"] = model
+    ids = ",".join(map(str, tokens))
+    shown = ",".join(map(_result_text, results))
+    more = f",{_dumps(fields)[1:-1]}" if fields else ""
+    return (
+        f'{{"id":{encode_basestring(wire_id)},"tokens":[{ids}],"results":[{shown}]{more}}}'
+    ).encode()
+
+
+def step_frame(entries: Iterable[bytes]) -> bytes:
+    """Return the whole text frame."""
+    return _BEGINNING + b",".join(entries) + _END
+
+
+def _result_text(result: object) -> str:
+    """Return the JSON: of a text, as nearly every one is, and of what was written already, without
+    an encoder."""
+    text = one_text(result)
+    if text is not None:
+        return text
+    match result:
+        case {"Logprobs": JsonText(written)}:
+            return f'{{"Logprobs":{written}}}'
+    return _dumps(result)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

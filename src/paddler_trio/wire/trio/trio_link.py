@@ -23,7 +23,7 @@ subprotocol, so it never sees one of these.
 * :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
-* ``Rotate`` (agent) and ``Rotated`` (balancer), see ``credential_messages.py``;
+* ``Rotate`` (agent) and ``Rotated`` (balancer), see ``upstream_messages.py``;
 * ``Operate`` (balancer), answered by an :class:`Answer`, see ``operator_orders.py``;
 * ``Machine`` (agent): facts about its machine, see ``machine_facts.py``;
 * :class:`Leaving` (balancer) and :class:`Followed` (agent): another process takes over;
@@ -44,15 +44,14 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
-from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.model_questions import Question
 from paddler_trio.wire.trio.operations.machine_facts import Machine
 from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
-from paddler_trio.wire.trio.request_trace import RequestTrace
-from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
+from paddler_trio.wire.trio.prompt_stages import RequestTrace
+from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Rotate, Rotated, Upstream
 from paddler_trio.wire.trio.work import Work
 
 SUBPROTOCOL = "paddler-trio.1"
@@ -75,7 +74,7 @@ MAX_INSTANCES: Final = 64
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 FOLLOWS: Final = b"handover"
-"""The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
+"""The feature of an agent that understands :class:`Leaving`; see ``prompt_stages.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """The most that an agent of ours reads as one message; over a longer one it drops its
 connection."""

@@ -11,6 +11,9 @@ came. The tunnel carries nothing else after that. An agent that can do so says i
 A BODY is as much as arrived at once, and never nothing: of a chunked body one chunk, if it was not
 too long. Nothing is sent ahead: the next REQUEST follows the END or the FAILED of the exchange
 before. Closing the tunnel in the middle of an exchange gives it up.
+
+Decide which requests that take no slot may be sent to a server a second time, when it is not
+known whether one has worked on them: RFC 9110, 9.2.2, forbids a proxy all others.
 """
 
 from __future__ import annotations
@@ -270,3 +273,24 @@ def _headers(pairs: list[object]) -> Headers:
             case _:
                 raise WireError("headers are pairs of a token and one line, in bytes @ tunnel")
     return tuple(headers)
+
+
+_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"})
+_QUESTIONS: Final = frozenset(
+    {
+        b"/tokenize",
+        b"/detokenize",
+        b"/apply-template",
+        b"/v1/messages/count_tokens",
+        b"/api/show",
+    }
+)
+"""Questions of llama-server, vLLM and Ollama: a ``POST`` that changes nothing."""
+
+
+def may_be_repeated(method: bytes, target: bytes) -> bool:
+    """Return whether a request may be sent again; ``target`` is as it stands in the request
+    line."""
+    if method in _IDEMPOTENT:
+        return True
+    return method == b"POST" and target.partition(b"?")[0] in _QUESTIONS

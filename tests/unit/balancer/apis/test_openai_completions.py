@@ -44,7 +44,7 @@ from paddler_trio.balancer.apis.openai.embeddings import (
 )
 from paddler_trio.balancer.apis.prompts import Prompts, read_prompts
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
@@ -294,7 +294,7 @@ def test_nothing_is_echoed_before_an_agent_has_taken_the_prompt() -> None:
     told = CompletionStream(HEADING, request.delivery, watch(), answers, 1)
     assert told.opening() == b""
     progress = {"Progress": {"total": 9, "cached": 0, "computed": 9}}
-    (event,) = chunks(told.take(Step(1, [progress])) + sse.DONE)
+    (event,) = chunks(told.take(Step(1, [progress])) + streaming.DONE)
     assert (event["choices"][0]["index"], event["choices"][0]["text"]) == (1, "Once")
     assert told.take(Step(1, [])) == b""
 

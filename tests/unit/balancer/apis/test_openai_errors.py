@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_result, naming_fields
-from paddler_trio.net.server.sse import comment, event
+from paddler_trio.net.server.streaming import comment, event
 from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.wire.paddler.results import ENDING_EMBEDDING_TAGS, ENDING_GENERATION_TAGS

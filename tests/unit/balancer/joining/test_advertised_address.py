@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from exchanges import exchange_for
-from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
+from paddler_trio.balancer.joining.announcement import AdvertisedAddress
 
 
 class Bound(socket.socket):

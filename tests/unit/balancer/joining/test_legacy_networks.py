@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.joining.legacy_networks import legacy_networks
+from paddler_trio.balancer.joining.agent_guard import legacy_networks
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.networks import MAX_NETWORKS, is_within
 

@@ -8,7 +8,7 @@ import pytest
 
 from exchanges import exchange_for
 from paddler_trio.balancer.front.end_user import user_in
-from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
+from paddler_trio.balancer.reverse_proxy.server_pools import forwarded_client, forwarded_user
 from paddler_trio.net.server.exchange import Exchange, Identity
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.reverse_proxy.prefix_affinity import (
+from paddler_trio.balancer.reverse_proxy.server_pools import (
     MAX_BEGINNINGS,
     MIN_BYTES,
     PrefixAffinity,

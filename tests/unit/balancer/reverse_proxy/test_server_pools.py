@@ -8,8 +8,7 @@ import json
 import pytest
 
 from exchanges import exchange_for
-from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_user
-from paddler_trio.balancer.reverse_proxy.server_pools import model_in
+from paddler_trio.balancer.reverse_proxy.server_pools import forwarded_user, model_in
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import MIB, InputBudget

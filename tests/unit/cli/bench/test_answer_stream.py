@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.cli.bench.answer_stream import MAX_LINE_BYTES, AnswerStream, error_text
-from paddler_trio.cli.bench.samples import FailureKind, ServerCounts
+from paddler_trio.cli.bench.bench_figures import FailureKind, ServerCounts
+from paddler_trio.cli.bench.client_connection import MAX_LINE_BYTES, AnswerStream, error_text
 
 
 def event(**chunk: object) -> bytes:

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from bench_reports import report
-from paddler_trio.cli.bench.conditions import check_level, parse_condition, unmet
+from paddler_trio.cli.bench.bench_order import check_level, parse_condition, unmet
 from paddler_trio.errors import ConfigurationError
 
 

@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.cli.bench.bench_figures import RunResult, figures_of, percentile, percentiles
+from paddler_trio.cli.bench.bench_figures import (
+    Failure,
+    FailureKind,
+    RunResult,
+    Sample,
+    ServerCounts,
+    figures_of,
+    percentile,
+    percentiles,
+)
 from paddler_trio.cli.bench.plan import Run
-from paddler_trio.cli.bench.samples import Failure, FailureKind, Sample, ServerCounts
 from paddler_trio.cli.bench.workloads import Workload
 
 TIMES = st.floats(min_value=0, max_value=1e4, allow_nan=False)

@@ -13,18 +13,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench_reports import PLAN, TARGETS, report, results
-from paddler_trio.cli.bench.distributions import MAX_POINTS, distribution, spread, step_of
-from paddler_trio.cli.bench.report.figure_words import (
+from paddler_trio.cli.bench.report.page_parts import (
     milliseconds,
     number,
     seconds_words,
     share,
     times,
 )
-from paddler_trio.cli.bench.report.plot_axis import MAX_TICKS, level_axis, share_axis, value_axis
 from paddler_trio.cli.bench.report.report import TargetShown, report_of
 from paddler_trio.cli.bench.report.report_html import notes_of, report_html
-from paddler_trio.cli.bench.report.svg_plot import HEIGHT, WIDTH, Mark, Series, line_plot
+from paddler_trio.cli.bench.report.report_plots import MAX_POINTS, distribution, spread, step_of
+from paddler_trio.cli.bench.report.svg_plot import (
+    HEIGHT,
+    MAX_TICKS,
+    WIDTH,
+    Mark,
+    Series,
+    level_axis,
+    line_plot,
+    share_axis,
+    value_axis,
+)
 
 DASH = "\N{EN DASH}"
 VALUES = st.lists(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.cli.bench.plan import BenchPlan
-from paddler_trio.cli.bench.prompts import text_of
-from paddler_trio.cli.bench.workloads import Sizes, Workload, asks
+from paddler_trio.cli.bench.workloads import Sizes, Workload, asks, text_of
 from paddler_trio.errors import ConfigurationError
 
 PLANS = st.builds(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.cli.bench.target import Resolved
 from paddler_trio.cli.bench.target_address import BaseUrl, parse_base_url
-from paddler_trio.cli.bench.target_resolution import Resolved
 from paddler_trio.errors import ConfigurationError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.agent.servers.ejection import FAILURES_TO_EJECT, LONGEST_PROBE_S, Ejection
+from paddler_trio.agent.servers.upstream_monitor import FAILURES_TO_EJECT, LONGEST_PROBE_S, Ejection
 
 
 def test_failures_in_a_row_eject_and_one_good_probe_readmits() -> None:

@@ -15,12 +15,14 @@ from paddler_trio.net.client.response_body import (
     BodyPart,
     ChunkedBody,
     LengthBody,
+    MalformedAnswerError,
     ResponseBody,
+    ResponseHead,
     UntilClosedBody,
     body_of,
+    head_end,
+    parse_head,
 )
-from paddler_trio.net.client.response_head import ResponseHead, head_end, parse_head
-from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nX-Y:  a  b \r\nset-cookie: 1\r\nSet-Cookie: 2\r\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paddler_trio.agent.servers.slot_account import LONGEST_AFTERLIFE_S, SlotAccount
+from paddler_trio.agent.servers.upstream_probe import LONGEST_AFTERLIFE_S, SlotAccount
 
 
 def read(account: SlotAccount, num_busy: int) -> None:

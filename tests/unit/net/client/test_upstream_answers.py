@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.agent.servers.upstream_answers import (
+from paddler_trio.agent.servers.upstream_state import (
     MAX_MODELS,
+    Modalities,
+    ServerFacts,
     UnusableAnswerError,
+    UpstreamModel,
     parse_busy_metric,
     parse_busy_slots,
     parse_error,
     parse_models,
     parse_props,
 )
-from paddler_trio.agent.servers.upstream_state import Modalities, ServerFacts, UpstreamModel
 from upstream_double import LlamaServerDouble, error
 
 

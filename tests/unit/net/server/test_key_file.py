@@ -29,7 +29,7 @@ from paddler_trio.balancer.keys.api_keys import (
 )
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.system.secret_file import MAX_SECRET_CHARS, read_secret
+from paddler_trio.system.durable import MAX_SECRET_CHARS, read_secret
 
 INFERENCE = frozenset({KeyScope.INFERENCE})
 MANAGEMENT = frozenset({KeyScope.MANAGEMENT})

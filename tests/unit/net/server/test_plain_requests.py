@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.net.h11_bounds import bound_parsing
-from paddler_trio.net.server.plain_requests import PlainRequest, plain_request
+from paddler_trio.net.server.plain_protocol import PlainRequest, plain_request
 
 MAX_HEAD_BYTES = 8192
 POST = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: a:1\r\nContent-Length: 2\r\n\r\n{}"

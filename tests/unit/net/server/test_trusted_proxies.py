@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.asgi import Scope
-from paddler_trio.net.server.trusted_proxies import FLAG, client_behind
+from paddler_trio.net.server.client_identity import FLAG, client_behind
 
 PROXIES = parse_networks(["127.0.0.0/8", "10.0.0.0/24", "fd00::/64"], FLAG)
 

@@ -12,8 +12,8 @@ import pytest
 from certificates import Authority, Pair, openssl
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.certificate import certificates_of
-from paddler_trio.net.tls.expiry import warning_due
 from paddler_trio.net.tls.server_context import ClientAuth, TlsFiles, read_server_certificate
+from paddler_trio.net.tls.server_tls import warning_due
 
 NOW = datetime.now(tz=UTC)
 DAY_S = 86_400.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.processes.llama_setup.environment import Environment, SetupError
-from paddler_trio.processes.llama_setup.installer import Pip
 from paddler_trio.processes.llama_setup.recipes import VERSION, Recipe
 from paddler_trio.processes.llama_setup.wheel_build import (
+    Pip,
     build_wheel,
     check_accelerator,
     cuda_architectures,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llama_machines import AVX2_FLAGS, AVX512_FLAGS, KNOWN_FLAGS, recipes_for
 
 from paddler_trio.processes.llama_setup import recipes
-from paddler_trio.processes.llama_setup.cpu_features import features_lacking, features_unused
+from paddler_trio.processes.llama_setup.environment import features_lacking, features_unused
 from paddler_trio.processes.llama_setup.recipes import (
     Accelerator,
     Recipe,

@@ -13,8 +13,13 @@ from llama_machines import AVX2_FLAGS, AVX512_FLAGS, recipes_for
 
 from paddler_trio.processes.engine.proof import Proof
 from paddler_trio.processes.llama_setup import set_up
-from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
-from paddler_trio.processes.llama_setup.installer import Pip
+from paddler_trio.processes.llama_setup.environment import (
+    Environment,
+    Marker,
+    SetupError,
+    digest,
+    is_proven,
+)
 from paddler_trio.processes.llama_setup.recipes import (
     FOUND,
     Accelerator,
@@ -22,9 +27,9 @@ from paddler_trio.processes.llama_setup.recipes import (
     choose_recipes,
     portable_recipes,
 )
-from paddler_trio.processes.llama_setup.remembered_proof import Marker, is_proven
 from paddler_trio.processes.llama_setup.set_up import SetupRequest, reason_against
 from paddler_trio.processes.llama_setup.wheel_build import (
+    Pip,
     build_started,
     describe_progress,
     wheel_folder,

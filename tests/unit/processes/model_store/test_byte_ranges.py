@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.models.download.block_plan import ByteRange
-from paddler_trio.processes.model_store.byte_ranges import WHOLE, Unsatisfiable, wanted_range
+from paddler_trio.processes.model_store.send_arriving import WHOLE, Unsatisfiable, wanted_range
 
 SIZES = st.integers(min_value=0, max_value=10**15)
 

@@ -9,8 +9,7 @@ import pytest
 
 from paddler_trio.models.hub.hub_cache import HubCache
 from paddler_trio.models.pushed.pushed_model import Manifest, PushedFile
-from paddler_trio.processes.model_store.desired_files import desired_files
-from paddler_trio.processes.model_store.store_layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout, desired_files
 from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 
 COMMIT, SHA256 = "a" * 40, "b" * 64

@@ -6,9 +6,8 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.processes.model_store.inventory import StoredFile
-from paddler_trio.processes.model_store.store_prune import LEFT_GRACE_S, prune_plan
-from paddler_trio.processes.model_store.stored_models import StoredModel, stored_models
+from paddler_trio.processes.model_store.inventory import StoredFile, StoredModel, stored_models
+from paddler_trio.processes.model_store.retention import LEFT_GRACE_S, prune_plan
 from paddler_trio.wire.trio.cache_commands import Prune
 
 COMMIT, OTHER, HEX = "a" * 40, "b" * 40, "c" * 64

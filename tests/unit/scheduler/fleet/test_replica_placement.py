@@ -6,7 +6,7 @@ import attrs
 import pytest
 from fleet_model import Agent, Engine, Fleet, Model
 
-from paddler_trio.balancer.fleet.rollout_document import phase_of
+from paddler_trio.balancer.fleet.rollout_control import phase_of
 from paddler_trio.scheduler.fleet.eviction import MAX_WAIT_S, TURN_S
 from paddler_trio.scheduler.fleet.fleet_plan import plan
 from paddler_trio.scheduler.fleet.fleet_values import (

@@ -14,8 +14,8 @@ import trio
 
 from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.telemetry.access_line import MAX_AGENTS, AccessEntry
 from paddler_trio.telemetry.label_values import REQUEST_OUTCOMES
+from paddler_trio.telemetry.line_writer import MAX_AGENTS, AccessEntry
 from paddler_trio.wire.trace_parent import TraceContext
 
 MAX_RECORDS: Final = 16
@@ -74,7 +74,7 @@ class RequestAccount:
 
     @property
     def outcome(self) -> str:
-        """See :class:`~paddler_trio.telemetry.access_line.AccessEntry`."""
+        """See :class:`~paddler_trio.telemetry.line_writer.AccessEntry`."""
         if self._outcome not in (None, COMPLETED):
             return str(self._outcome)
         if self.status is None:

@@ -167,7 +167,7 @@ class AgentMeasures:
     # -------------------------------------------------------------- reading
 
     def families(self) -> Iterator[Family]:
-        """Return the families in the order of ``BALANCER_METRICS``, each as it is when it is asked
+        """Return the families, each as it is when it is asked
         for."""
         now_s = trio.current_time()
         self._forget(now_s)

@@ -73,7 +73,7 @@ class BalancerMeasures:
         return f"<BalancerMeasures {self.requests!r}, {self.requests.agents!r}>"
 
     def collect(self) -> Iterator[Family]:
-        """Return all metrics in the order of ``BALANCER_METRICS``."""
+        """Return all metrics."""
         statistics = self.dispatcher.statistics()
         yield single(SLOTS_PROCESSING, statistics.slots_processing)
         yield single(SLOTS_TOTAL, statistics.slots_total)

@@ -9,7 +9,7 @@ import trio
 
 from paddler_trio.balancer.activity.measures.agent_measures import writable
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
-from paddler_trio.balancer.fleet.rollout_document import phase_of
+from paddler_trio.balancer.fleet.rollout_control import phase_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
@@ -60,7 +60,7 @@ class FleetMeasures:
     fleet: FleetController
 
     def deployments(self) -> Iterator[Family]:
-        """Return the metrics of deployments in the order of ``BALANCER_METRICS``; of the first
+        """Return the metrics of deployments of ``telemetry/balancer_metrics.py``; of the first
         thousand by name, the others added up as ``other``."""
         dispatcher = self.dispatcher
         yield single(REQUESTS_BUFFERED_LIMIT, dispatcher.limits.max_buffered)

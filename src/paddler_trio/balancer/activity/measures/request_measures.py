@@ -223,7 +223,7 @@ class RequestMeasures(DispatchObserver):
     # -------------------------------------------------------------- reading
 
     def families(self) -> list[Family]:
-        """Return the families in the order of ``BALANCER_METRICS``, now."""
+        """Return the families, now."""
         series = self._series
 
         def totals(of: Callable[[_Series], int]) -> dict[tuple[str, ...], float]:

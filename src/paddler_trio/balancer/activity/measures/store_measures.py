@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
-from paddler_trio.telemetry.label_values import DOWNLOAD_OUTCOMES, STORE_FOUND
-from paddler_trio.telemetry.recording import Family, family, single
-from paddler_trio.telemetry.store_metrics import (
+from paddler_trio.telemetry.balancer_metrics import (
     STORE_BYTES,
     STORE_DOWNLOADS,
     STORE_DOWNLOADS_RUNNING,
@@ -20,10 +18,12 @@ from paddler_trio.telemetry.store_metrics import (
     STORE_SENT_BYTES,
     STORE_UP,
 )
+from paddler_trio.telemetry.label_values import DOWNLOAD_OUTCOMES, STORE_FOUND
+from paddler_trio.telemetry.recording import Family, family, single
 
 
 def of_store(store: ModelStoreChild) -> Iterator[Family]:
-    """Return the metrics in the order of ``STORE_METRICS``."""
+    """Return the metrics of the store."""
     counts = store.counts
     yield single(STORE_UP, int(store.is_up))
     yield single(STORE_BYTES, counts.used_bytes)

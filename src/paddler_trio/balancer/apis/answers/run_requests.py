@@ -25,7 +25,7 @@ from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompt_noise import normalised_work
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.net.server.asgi import ClientGoneError, Header
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.request import RevisionPin
@@ -44,7 +44,7 @@ class Framing:
     filler: Callable[[str], bytes]
 
 
-SSE: Final = Framing(sse.HEADERS, sse.comment)
+SSE: Final = Framing(streaming.HEADERS, streaming.comment)
 
 MAX_ATTEMPTS: Final = 3
 """The attempts at a call whose revision was lost before it was answered."""

@@ -33,7 +33,7 @@ from paddler_trio.balancer.apis.backend import Backend, model_name, must_generat
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 
 _ERROR_TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -191,7 +191,7 @@ class MessageStream:
         return _event("message_stop")
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(envelope(error), name="error")
+        return streaming.event(envelope(error), name="error")
 
     # ------------------------------------------------------------------------------- inside
 
@@ -234,7 +234,7 @@ class MessageStream:
 
 
 def _event(kind: str, **members: object) -> bytes:
-    return sse.event({"type": kind, **members}, name=kind)
+    return streaming.event({"type": kind, **members}, name=kind)
 
 
 async def messages(backend: Backend, exchange: ApiExchange) -> None:

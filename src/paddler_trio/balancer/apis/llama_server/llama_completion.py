@@ -45,7 +45,7 @@ from paddler_trio.balancer.apis.openai.completions import (
 )
 from paddler_trio.balancer.apis.questions import end_tokens
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
 
@@ -154,7 +154,7 @@ class CompletionEncoder:
             if isinstance(piece, Prefilled):
                 self._num_prompt_tokens[step.choice] = piece.total
             for members in self._reports.before(step.choice, piece):
-                begin += sse.event(self._partial(step.choice, "", (), ()) | members)
+                begin += streaming.event(self._partial(step.choice, "", (), ()) | members)
             match piece:
                 case ContentDelta():
                     texts.append(piece)
@@ -165,7 +165,7 @@ class CompletionEncoder:
                     before = texts.pop() if texts else ContentDelta("")
                     text = with_stop_text(before.text, piece, self.request.delivery)
                     texts.append(attrs.evolve(before, text=text))
-                    end += sse.event(self._final(step.choice, with_text=False))
+                    end += streaming.event(self._final(step.choice, with_text=False))
                 case _:
                     pass
         texts = [each for each in texts if each.text]
@@ -193,14 +193,14 @@ class CompletionEncoder:
             partial = self._partial(
                 index, delta.text, tokens, delta.logprobs, num_later=len(unsent)
             )
-            events += sse.event(partial)
+            events += streaming.event(partial)
         return events
 
     def closing(self) -> bytes:
         return b""
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(error.envelope())
+        return streaming.event(error.envelope())
 
     # ---------------------------------------------------------------------- inside
 

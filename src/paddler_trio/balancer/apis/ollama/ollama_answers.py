@@ -28,14 +28,14 @@ from paddler_trio.balancer.apis.answers.answer import (
 from paddler_trio.balancer.apis.anthropic.call_input import input_of
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.net.server.asgi import Header
 from paddler_trio.wire.codec import dumps
 
 NDJSON_HEADERS: Final[Sequence[Header]] = [
     (b"content-type", b"application/x-ndjson"),
     (b"cache-control", b"no-cache, no-transform"),
-    *sse.UNBUFFERED,
+    *streaming.UNBUFFERED,
 ]
 
 

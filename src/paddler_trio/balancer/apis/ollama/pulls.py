@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
+from paddler_trio.balancer.fleet.fleet_routes import RolloutControl
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.hub.hub_lookup import LOOKUP_S, HubLookup
 from paddler_trio.models.model_reference import HubRepository, UnknownSourceError, reference_of

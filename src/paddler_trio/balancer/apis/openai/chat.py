@@ -42,7 +42,7 @@ from paddler_trio.balancer.apis.openai.chat_calls import CallDeltas, whole_call
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
 
@@ -155,20 +155,20 @@ class ChunkStream:
         self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
 
     def failed(self, error: ApiError) -> bytes:
-        return sse.event(error.envelope(with_details=not self.delivery.is_exact))
+        return streaming.event(error.envelope(with_details=not self.delivery.is_exact))
 
     def _closing(self, endings: Sequence[Ended], *, prompts: int = 1) -> bytes:
         """Return the usage of all choices, if the request asks for it, and the end of the
         stream."""
         if not self.delivery.with_usage:
-            return sse.DONE
+            return streaming.DONE
         last = {
             **self.heading.fields(self.kind),
             "choices": [],
             "usage": usage_of(endings, prompts=prompts),
             **timings_beside(self.delivery, endings[0]),
         }
-        return sse.event(last) + sse.DONE
+        return streaming.event(last) + streaming.DONE
 
     def _end_members(self, ended: Ended) -> Json:
         """Return the members of the last chunk of a choice alone."""
@@ -194,7 +194,7 @@ class ChunkStream:
             timings = self.watch.timings()
             if timings is not None:
                 chunk["timings"] = timings
-        return sse.event(chunk | dict(more or {}))
+        return streaming.event(chunk | dict(more or {}))
 
 
 @attrs.define

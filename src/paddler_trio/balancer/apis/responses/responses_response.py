@@ -22,7 +22,7 @@ from paddler_trio.balancer.apis.fields import object_in
 from paddler_trio.balancer.apis.responses.response_output import GROWING, Output, new_id
 from paddler_trio.balancer.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.net.server import sse
+from paddler_trio.net.server import streaming
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.raw_results import result_tag
 
@@ -202,6 +202,6 @@ class ResponseStream:
         numbered = {"type": kind, "sequence_number": self._number, **event}
         self._number += 1
         if "delta" in event:
-            return sse.event(numbered, name=str(kind))
+            return streaming.event(numbered, name=str(kind))
         # in a thread the event loop has its turn between two runs
-        return b"event: %b\n" % str(kind).encode() + sse.data_event(dumps_in_runs(numbered))
+        return b"event: %b\n" % str(kind).encode() + streaming.data_event(dumps_in_runs(numbered))

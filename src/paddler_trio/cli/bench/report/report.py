@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from paddler_trio.cli.bench.bench_figures import (
+    Failure,
     Figures,
     Percentiles,
     RunResult,
+    Sample,
     figures_of,
     percentiles,
 )
 from paddler_trio.cli.bench.plan import BenchPlan
-from paddler_trio.cli.bench.samples import Failure, Sample
 from paddler_trio.cli.bench.workloads import Workload
 
 

@@ -31,8 +31,8 @@ from paddler_trio.processes.engine.llama.gguf_header import (
     read_header,
 )
 from paddler_trio.processes.engine.memory.memory_trial import Trial
+from paddler_trio.system.heap import limit_myself
 from paddler_trio.system.llama_library import lib
-from paddler_trio.system.process_limits import limit_myself
 from paddler_trio.wire.engine.dry_run_frames import (
     LENGTH_BYTES,
     DryRunAnswer,
