@@ -97,4 +97,4 @@ def test_what_is_remembered_of_clients_is_bounded() -> None:
     for number in range(5000):
         queue.arrive(f"client {number}")
         queue.serve()
-    assert len(queue.order._last_tags) <= 1025
+    assert len(queue.order._clients) <= 2048

@@ -1,0 +1,104 @@
+"""What a request costs its client: how long it has a slot, in turns.
+
+A turn is the mean of that over the requests that ended last, so it is the same for a fast and for a
+slow fleet, and means something before anything is measured: then each request costs one turn.
+
+When a request arrives nobody knows how long its answer will be, and what the client says of it is
+not asked: one that asks for 100,000 tokens and stops after 5, and one that asks for 1, cost what
+they use. The estimate is the time for the prompt tokens that no agent has computed, and as long as
+the client's requests took of late beyond that. When it ends, the client is charged the difference
+to the time that it had a slot. That counts whatever takes time: images, a slow reader, a server
+that reports no tokens.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+from paddler_trio.scheduler.dispatch.prefill_records import Average
+
+LEAST_TURNS: Final = 1 / 16
+"""However cheap a request is, so that nobody is passed by a flood of them."""
+MOST_TURNS: Final = 64.0
+"""However dear it is: an agent that hangs costs a client no more."""
+_STEPS: Final = 256
+"""Charges are multiples of this part of a turn, see ``fair_order.Place``."""
+_MEAN_OF: Final = 64
+"""Requests that the length of a turn is averaged over."""
+_MAX_CLIENTS: Final = 4096
+
+
+@attrs.define
+class Charge:
+    """The charge for one request.
+
+    Args:
+      turns: as estimated.
+      prompt_s: the part of its prompt.
+      since_s: when it got the slot that it has.
+    """
+
+    turns: float = 1.0
+    prompt_s: float = 0.0
+    since_s: float = 0.0
+
+
+@attrs.define(eq=False)
+class TurnCosts:
+    """See the module docstring; for the requests of one queue.
+
+    Args:
+      now_s: the time in seconds.
+      prompt_s: how long the prompt of a request that arrives will take; 0 if that is not known.
+
+    Without a clock every request costs a turn.
+    """
+
+    now_s: Callable[[], float] = lambda: 0.0
+    prompt_s: Callable[[RequestKey], float] = lambda _: 0.0
+    _turn_s: float = attrs.field(default=0.0, init=False)
+    _num_ended: int = attrs.field(default=0, init=False)
+    _rest_s: OrderedDict[str, Average] = attrs.field(factory=OrderedDict, init=False)
+    """What requests took beyond their prompts, of each client that had one end lately."""
+    _usual_rest_s: Average = attrs.field(factory=lambda: Average(0.0), init=False)
+
+    def __repr__(self) -> str:
+        return f"<TurnCosts of {self._turn_s:.3f} s a turn, {len(self._rest_s)} clients>"
+
+    def estimate(self, request: RequestKey, client: str) -> Charge:
+        """Return what a request that arrives is charged."""
+        if not self._turn_s:
+            return Charge()
+        prompt_s = self.prompt_s(request)
+        rest_s = self._rest_s.get(client, self._usual_rest_s).value
+        return Charge(self._turns(prompt_s + rest_s), prompt_s)
+
+    def began(self, charge: Charge) -> None:
+        """Note that the request has a slot now."""
+        charge.since_s = self.now_s()
+
+    def ended(self, charge: Charge, client: str) -> float:
+        """Return how many turns a request that had a slot to its end cost more than it was charged;
+        negative if it cost fewer."""
+        took_s = max(0.0, self.now_s() - charge.since_s)
+        more = self._turns(took_s) - charge.turns if self._turn_s else 0.0
+        self._num_ended = min(self._num_ended + 1, _MEAN_OF)
+        self._turn_s += (took_s - self._turn_s) / self._num_ended
+        rest_s = self._rest_s.pop(client, None)
+        if rest_s is None:
+            rest_s = Average(0.0)
+            if len(self._rest_s) >= _MAX_CLIENTS:
+                self._rest_s.popitem(last=False)
+        self._rest_s[client] = rest_s
+        for average in (rest_s, self._usual_rest_s):
+            average.add(max(0.0, took_s - charge.prompt_s))
+        return more
+
+    def _turns(self, seconds: float) -> float:
+        turns = min(max(seconds / self._turn_s, LEAST_TURNS), MOST_TURNS)
+        return round(turns * _STEPS) / _STEPS
