@@ -32,7 +32,7 @@ Place: TypeAlias = "tuple[float, RequestKey]"
 """The place of a request: it sorts before all that are served after it. Turns are whole multiples
 of 1/256, with which floats are exact."""
 
-MOST_AHEAD: Final = 256.0
+MOST_AHEAD: Final = 1024.0
 """Turns of the others that a client waits at most for what its earlier requests cost beyond what
 they were charged."""
 _REMEMBERED_CLIENTS: Final = 1024
@@ -76,7 +76,7 @@ class FairOrder:
 
     def granted(self, place: Place, priority: Priority) -> None:
         """Note that the request at this place got a slot: its turn is the current one."""
-        self._turn = max(self._turn, place[0] - priority.value)
+        self._turn = place[0] - priority.value
 
     def gave_up(
         self, client: str, tag: float, last_turn: float | None, *, charge: float = 1.0

@@ -22,13 +22,17 @@ import attrs
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.prefill_records import Average
 
+LEAST_S: Final = 0.02
+"""However short a request has its slot: it costs more than that, on its way and in the agent."""
 LEAST_TURNS: Final = 1 / 16
 """However cheap a request is, so that nobody is passed by a flood of them."""
-MOST_TURNS: Final = 64.0
-"""However dear it is: an agent that hangs costs a client no more."""
+MOST_ESTIMATED: Final = 64.0
+"""Turns; a wrong estimate sets a client back no further until the request has ended."""
+MOST_TURNS: Final = 1024.0
+"""However long a request has its slot."""
 _STEPS: Final = 256
 """Charges are multiples of this part of a turn, see ``fair_order.Place``."""
-_MEAN_OF: Final = 64
+_MEAN_OF: Final = 512
 """Requests that the length of a turn is averaged over."""
 _MAX_CLIENTS: Final = 4096
 
@@ -76,7 +80,7 @@ class TurnCosts:
             return Charge()
         prompt_s = self.prompt_s(request)
         rest_s = self._rest_s.get(client, self._usual_rest_s).value
-        return Charge(self._turns(prompt_s + rest_s), prompt_s)
+        return Charge(min(self._turns(prompt_s + rest_s), MOST_ESTIMATED), prompt_s)
 
     def began(self, charge: Charge) -> None:
         """Note that the request has a slot now."""
@@ -85,7 +89,7 @@ class TurnCosts:
     def ended(self, charge: Charge, client: str) -> float:
         """Return how many turns a request that had a slot to its end cost more than it was charged;
         negative if it cost fewer."""
-        took_s = max(0.0, self.now_s() - charge.since_s)
+        took_s = max(LEAST_S, self.now_s() - charge.since_s)
         more = self._turns(took_s) - charge.turns if self._turn_s else 0.0
         self._num_ended = min(self._num_ended + 1, _MEAN_OF)
         self._turn_s += (took_s - self._turn_s) / self._num_ended
