@@ -76,7 +76,7 @@ class FairOrder:
 
     def granted(self, place: Place, priority: Priority) -> None:
         """Note that the request at this place got a slot: its turn is the current one."""
-        self._turn = place[0] - priority.value
+        self._turn = max(self._turn, place[0] - priority.value)
 
     def gave_up(
         self, client: str, tag: float, last_turn: float | None, *, charge: float = 1.0
