@@ -53,8 +53,8 @@ class FairOrder:
 
     _turn: float = attrs.field(default=0.0, init=False)
     _clients: dict[str, tuple[float, float]] = attrs.field(factory=dict, init=False)
-    """Of each client the tag that its next request may not be before, so that its own stay in order,
-    and the end of what it was charged; the client that asked last comes last."""
+    """Of each client the tag that its next request may not be before, so that its own stay in
+    order, and the end of what it was charged; the client that asked last comes last."""
     _forget_at: int = attrs.field(default=_REMEMBERED_CLIENTS, init=False)
 
     def place(
@@ -62,8 +62,10 @@ class FairOrder:
     ) -> Place:
         """Return the place of a newly arrived request; it keeps this place until it ends. Its
         client is charged so many turns, a multiple of 1/256."""
+        tag = self._turn
         before = self._clients.pop(client, None)
-        tag = self._turn if before is None else max(self._turn, *before)
+        if before is not None:
+            tag = max(tag, *before)
         self._clients[client] = tag, tag + charge
         if len(self._clients) > self._forget_at:
             self._forget()

@@ -358,7 +358,7 @@ class SlotLedger:
         entry.agent = pick.agent
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
-        self.costs.began(entry.charge)
+        entry.charge.since_s = self.costs.now_s()
         if self.placement is not None:
             self.placement.granted(request, pick.agent)
         return Granted(request, pick.agent, choice)

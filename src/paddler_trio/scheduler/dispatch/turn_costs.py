@@ -20,7 +20,6 @@ from typing import Final
 import attrs
 
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
-from paddler_trio.scheduler.dispatch.prefill_records import Average
 
 LEAST_S: Final = 0.02
 """However short a request has its slot: it costs more than that, on its way and in the agent."""
@@ -34,6 +33,7 @@ _STEPS: Final = 256
 """Charges are multiples of this part of a turn, see ``fair_order.Place``."""
 _MEAN_OF: Final = 512
 """Requests that the length of a turn is averaged over."""
+_WEIGHT: Final = 0.2
 _MAX_CLIENTS: Final = 4096
 
 
@@ -67,42 +67,44 @@ class TurnCosts:
     prompt_s: Callable[[RequestKey], float] = lambda _: 0.0
     _turn_s: float = attrs.field(default=0.0, init=False)
     _num_ended: int = attrs.field(default=0, init=False)
-    _rest_s: OrderedDict[str, Average] = attrs.field(factory=OrderedDict, init=False)
-    """What requests took beyond their prompts, of each client that had one end lately."""
-    _usual_rest_s: Average = attrs.field(factory=lambda: Average(0.0), init=False)
+    _rest_s: OrderedDict[str, float] = attrs.field(factory=OrderedDict, init=False)
+    """What requests take beyond their prompts, a moving average for each client."""
 
     def __repr__(self) -> str:
         return f"<TurnCosts of {self._turn_s:.3f} s a turn, {len(self._rest_s)} clients>"
 
     def estimate(self, request: RequestKey, client: str) -> Charge:
-        """Return what a request that arrives is charged."""
+        """Return what a request that arrives is charged; the first of a client at least a turn."""
         if not self._turn_s:
             return Charge()
         prompt_s = self.prompt_s(request)
-        rest_s = self._rest_s.get(client, self._usual_rest_s).value
-        return Charge(min(self._turns(prompt_s + rest_s), MOST_ESTIMATED), prompt_s)
-
-    def began(self, charge: Charge) -> None:
-        """Note that the request has a slot now."""
-        charge.since_s = self.now_s()
+        rest_s = self._rest_s.get(client)
+        turns = self._turns(prompt_s + (rest_s or 0.0))
+        if rest_s is None and turns < 1.0:
+            turns = 1.0
+        return Charge(turns if turns < MOST_ESTIMATED else MOST_ESTIMATED, prompt_s)
 
     def ended(self, charge: Charge, client: str) -> float:
         """Return how many turns a request that had a slot to its end cost more than it was charged;
         negative if it cost fewer."""
-        took_s = max(LEAST_S, self.now_s() - charge.since_s)
+        took_s = self.now_s() - charge.since_s
+        if took_s < LEAST_S:
+            took_s = LEAST_S
         more = self._turns(took_s) - charge.turns if self._turn_s else 0.0
-        self._num_ended = min(self._num_ended + 1, _MEAN_OF)
+        if self._num_ended < _MEAN_OF:
+            self._num_ended += 1
         self._turn_s += (took_s - self._turn_s) / self._num_ended
-        rest_s = self._rest_s.pop(client, None)
-        if rest_s is None:
-            rest_s = Average(0.0)
-            if len(self._rest_s) >= _MAX_CLIENTS:
-                self._rest_s.popitem(last=False)
+        rest_s = took_s - charge.prompt_s if took_s > charge.prompt_s else 0.0
+        before_s = self._rest_s.get(client)
+        if before_s is not None:
+            rest_s = before_s + _WEIGHT * (rest_s - before_s)
+        elif len(self._rest_s) >= _MAX_CLIENTS:
+            self._rest_s.popitem(last=False)
         self._rest_s[client] = rest_s
-        for average in (rest_s, self._usual_rest_s):
-            average.add(max(0.0, took_s - charge.prompt_s))
         return more
 
     def _turns(self, seconds: float) -> float:
-        turns = min(max(seconds / self._turn_s, LEAST_TURNS), MOST_TURNS)
-        return round(turns * _STEPS) / _STEPS
+        turns = seconds / self._turn_s
+        if turns <= LEAST_TURNS:
+            return LEAST_TURNS
+        return MOST_TURNS if turns >= MOST_TURNS else int(turns * _STEPS + 0.5) / _STEPS

@@ -255,8 +255,9 @@ class WarmPlacement:
         asked = self._asked.get(request)
         if asked is None or not asked.fleet.tokens_per_s.is_measured:
             return 0.0
-        found = self.index.find(asked.hashes)
-        agent, depth = next(iter(found.items()), (AgentKey(0), 0))
+        depth = self.index.deepest(asked.hashes)
+        answered = self._answers.get(asked.hashes[depth - 1]) if depth else None
+        agent = AgentKey(0) if answered is None else answered[0]
         return self._missing(asked, agent, depth) / asked.fleet.tokens_per_s.value
 
     # -------------------------------------------------------------- private

@@ -210,6 +210,9 @@ class ExactIndex(PrefixIndex):
         ranked = sorted(found.items(), key=lambda each: -each[1])
         return {agent: depth for agent, depth in ranked if depth}
 
+    def deepest(self, hashes: Sequence[int]) -> int:
+        return max(self.depth(agent, hashes) for agent in self._engines)
+
     def depth(self, agent: AgentKey, hashes: Sequence[int]) -> int:
         return self._engines[agent].depth([each ^ SALT for each in hashes])
 

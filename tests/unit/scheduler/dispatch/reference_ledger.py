@@ -192,11 +192,8 @@ class ReferenceLedger:
             return self._grant_waiting()
         if entry.agent is not None:
             more = self.costs.ended(entry.charge, entry.client)
-            others = self._others_of(entry.client)
-            self._order.correct(entry.client, more, max(map(_tag, others), default=None))
-            if entry.client in self._users:
-                turns = [_user_tag(other) for other in others if other.user == entry.user]
-                self._users[entry.client].correct(entry.user, more, max(turns, default=None))
+            if more:
+                self._charge_more(entry, more)
             del self._agents[entry.agent].holders[request]
         del self._requests[request]
         return self._grant_waiting()
@@ -382,6 +379,13 @@ class ReferenceLedger:
                 entry.user, _user_tag(entry), max(turns, default=None), charge=charge
             )
 
+    def _charge_more(self, entry: _Request, turns: float) -> None:
+        others = self._others_of(entry.client)
+        self._order.correct(entry.client, turns, max(map(_tag, others), default=None))
+        if entry.client in self._users:
+            own = [_user_tag(other) for other in others if other.user == entry.user]
+            self._users[entry.client].correct(entry.user, turns, max(own, default=None))
+
     def _others_of(self, client: str) -> list[_Request]:
         return [other for _, other in self._in_queue() if other.client == client]
 
@@ -417,7 +421,7 @@ class ReferenceLedger:
         entry.agent = chosen
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
-        self.costs.began(entry.charge)
+        entry.charge.since_s = self.costs.now_s()
         return Granted(request, chosen)
 
     def _free_agent(

@@ -177,7 +177,7 @@ def test_a_charge_is_within_its_bounds_and_the_sum_is_what_was_used(
     costs = TurnCosts(lambda: now_s, lambda _: prompt_s)
     for number, (client, took_s, prompt_s) in enumerate(requests):  # noqa: B007
         charge = costs.estimate(RequestKey(number), client)
-        costs.began(charge)
+        charge.since_s = now_s
         now_s += took_s
         charged = charge.turns + costs.ended(charge, client)
         for turns in (charge.turns, charged):
@@ -190,7 +190,7 @@ def test_what_is_remembered_of_clients_is_bounded() -> None:
     costs = TurnCosts(lambda: now_s)
     for number in range(5000):
         charge = costs.estimate(RequestKey(number), f"client {number}")
-        costs.began(charge)
+        charge.since_s = now_s
         now_s += 1.0
         costs.ended(charge, f"client {number}")
     assert len(costs._rest_s) <= 4096
