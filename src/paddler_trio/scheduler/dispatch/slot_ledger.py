@@ -45,7 +45,7 @@ from paddler_trio.scheduler.dispatch.slot_decisions import (
 )
 from paddler_trio.scheduler.dispatch.slot_holds import SlotHolds
 from paddler_trio.scheduler.dispatch.slot_records import AgentSlots, LedgerEntry, LedgerStatistics
-from paddler_trio.scheduler.dispatch.turn_costs import TurnCosts
+from paddler_trio.scheduler.dispatch.turn_costs import Charge, TurnCosts
 from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 
@@ -108,7 +108,7 @@ class SlotLedger:
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
-        charge = self.costs.estimate(request, client)
+        charge = Charge() if chosen is not None else self.costs.estimate(request, client)
         place = self._order.place(request, client=client, priority=priority, charge=charge.turns)
         self._requests[request] = entry = LedgerEntry(client, user, place, priority, wanted, charge)
         if chosen is not None:

@@ -5,10 +5,10 @@ slow fleet, and means something before anything is measured: then each request c
 
 When a request arrives nobody knows how long its answer will be, and what the client says of it is
 not asked: one that asks for 100,000 tokens and stops after 5, and one that asks for 1, cost what
-they use. The estimate is the time for the prompt tokens that no agent has computed, and as long as
-the client's requests took of late beyond that. When it ends, the client is charged the difference
-to the time that it had a slot. That counts whatever takes time: images, a slow reader, a server
-that reports no tokens.
+they use. The estimate for one that must wait is the time for the prompt tokens that no agent has
+computed, and as long as the client's requests took of late beyond that. When it ends, the client is
+charged the difference to the time that it had a slot. That counts whatever takes time: images, a
+slow reader, a server that reports no tokens.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _MAX_CLIENTS: Final = 4096
 
 @attrs.define
 class Charge:
-    """The charge for one request.
+    """The charge for one request: a turn, unless it waits and its cost was estimated.
 
     Args:
       turns: as estimated.
-      prompt_s: the part of its prompt.
+      prompt_s: the part of its prompt; None without an estimate.
       since_s: when it got the slot that it has.
     """
 
     turns: float = 1.0
-    prompt_s: float = 0.0
+    prompt_s: float | None = None
     since_s: float = 0.0
 
 
@@ -94,6 +94,8 @@ class TurnCosts:
         if self._num_ended < _MEAN_OF:
             self._num_ended += 1
         self._turn_s += (took_s - self._turn_s) / self._num_ended
+        if charge.prompt_s is None:
+            return more
         rest_s = took_s - charge.prompt_s if took_s > charge.prompt_s else 0.0
         before_s = self._rest_s.get(client)
         if before_s is not None:

@@ -141,7 +141,8 @@ class ReferenceLedger:
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
-        charge = self.costs.estimate(request, client)
+        is_free = self._free_agent(None, needs, revision) is not None
+        charge = Charge() if is_free else self.costs.estimate(request, client)
         place = self._order.place(request, client=client, priority=priority, charge=charge.turns)
         self._requests[request] = entry = _Request(
             client, user, place, priority, charge, needs, revision=revision

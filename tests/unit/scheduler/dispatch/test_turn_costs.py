@@ -113,23 +113,29 @@ def test_a_client_that_was_thought_dear_and_is_not_pays_for_what_it_took() -> No
     """Such as one that asks for 100,000 tokens and gets 5: it is not set back for ever."""
     slots = Slots()
     slots.end(slots.ask("usual"), 1.0)
+    holder = slots.ask("holder")
     slots.prompt_s = 1000.0
     key = slots.ask("dear")
     slots.prompt_s = 0.0
+    others = [slots.ask("new") for _ in range(5)]
+    before = slots.ask("dear")
+    assert slots.ledger.position(before) == 6  # behind what it was thought to cost
+    slots.end(holder, 1.0)
+    assert slots.holder == key
     slots.end(key, 1.0)
-    slots.ask("holder")
-    mine, other = slots.ask("dear"), slots.ask("new")
-    assert [slots.ledger.position(key) for key in (mine, other)] == [1, 0]  # a turn, not sixty
-    slots.ask("other")
-    assert slots.ledger.position(mine) == 2
+    slots.ledger.end(before)
+    mine = slots.ask("dear")
+    assert [slots.ledger.position(key) for key in (*others[1:], mine)] == [0, 2, 3, 4, 1]
 
 
 def test_a_client_that_was_thought_cheap_pays_when_it_ends() -> None:
     slots = Slots()
-    for _ in range(3):
-        slots.end(slots.ask("sly"), 1.0)
-    key = slots.ask("sly")
-    slots.end(key, 20.0)
+    holder = slots.ask("sly")
+    for _ in range(5):
+        key = slots.ask("sly")
+        slots.end(holder, 1.0)
+        holder = key
+    slots.end(holder, 20.0)
     slots.ask("holder")
     mine = slots.ask("sly")
     others = [slots.ask("new") for _ in range(8)]
