@@ -87,7 +87,7 @@ async def test_a_client_pays_for_no_turn_that_it_did_not_get(
         await leave(await here.asks("a", left))
         await here.asks("a")
         await here.asks("b", 5)
-    assert here.held == ["holder", "b", "a", "b", "b", "b", "b"]
+    assert here.held == ["holder", "a", "b", "b", "b", "b", "b"]
 
 
 async def test_who_leaves_part_of_its_queue_keeps_the_rest_in_turn(
@@ -132,11 +132,10 @@ class Model:
         if (client, number) in self.holding:
             self.holding.remove((client, number))
         else:
+            tags = {n: p[0] - Priority.NORMAL.value for p, of, n in self.waiting if of == client}
             self.waiting = [each for each in self.waiting if each[2] != number]
-            tags = [
-                place[0] - Priority.NORMAL.value for place, of, _ in self.waiting if of == client
-            ]
-            self.order.gave_up(client, max(tags, default=None))
+            own = tags.pop(number)
+            self.order.gave_up(client, own, max(tags.values(), default=None))
         self.grant()
 
     def grant(self) -> None:

@@ -29,7 +29,7 @@ class _Waiting:
     granted: trio.Event = attrs.field(factory=trio.Event)
 
     @property
-    def tag(self) -> int:
+    def tag(self) -> float:
         """The number of its turn."""
         return self.place[0] - Priority.NORMAL.value
 
@@ -81,7 +81,7 @@ class FairPlaces:
             else:
                 self._remove(own)
                 last = next(reversed(self._waiting.get(client, {})), None)
-                self._order.gave_up(client, None if last is None else last.tag)
+                self._order.gave_up(client, own.tag, None if last is None else last.tag)
             self._set_turn(client)
             self._grant()
 

@@ -69,6 +69,31 @@ def test_by_prediction_less_is_computed_and_first_tokens_come_earlier() -> None:
     assert warm.computed_tokens < 0.6 * loaded.computed_tokens
 
 
+def chain(dice: random.Random, client: str, blocks: int, most_tokens: int) -> Turn:
+    """Requests of a client, each of which is asked when the one before is answered."""
+    turn: Turn | None = None
+    for _ in range(300):
+        asked = prompt(dice.random(), blocks)
+        turn = Turn(asked, asked.hashes, dice.randint(1, most_tokens), 0.0, client, turn)
+    assert turn is not None
+    return turn
+
+
+def test_clients_have_equal_parts_of_the_slots_whatever_their_requests_take() -> None:
+    def part_of_the_short(*, is_by_work: bool) -> float:
+        dice, fleet = random.Random(5), VirtualFleet([(3, SPEED)], is_by_work=is_by_work)
+        made = [(0.0, chain(dice, "long", 30, 200)) for _ in range(6)]
+        made += [(0.0, chain(dice, "short", 0, 20)) for _ in range(6)]
+        seconds = dict.fromkeys(("long", "short"), 0.0)
+        for each in fleet.run(made, until_s=300.0):
+            if each.ended_s is not None and each.arrived_s > 30.0:
+                seconds[each.turn.client] += each.ended_s - each.arrived_s - each.waited_s
+        return seconds["short"] / sum(seconds.values())
+
+    assert part_of_the_short(is_by_work=False) < 0.3
+    assert 0.45 <= part_of_the_short(is_by_work=True) <= 0.55
+
+
 def test_the_same_requests_have_the_same_outcome() -> None:
     def times() -> list[float | None]:
         fleet = VirtualFleet([(2, SPEED)] * 3)

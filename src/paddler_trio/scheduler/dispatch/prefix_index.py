@@ -66,15 +66,9 @@ class PrefixIndex:
         """Return agents that have a beginning of this prompt, and how many blocks of it: those that
         have most first, at most ``MAX_FOUND``."""
         found: dict[AgentKey, int] = {}
-        low, high = 0, len(hashes)
-        while low < high:  # whoever has a block has those before it
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in self._holders:
-                low = middle
-            else:
-                high = middle - 1
-        most = min(MAX_FOUND, _number(self._holders[hashes[0]])) if low else 0
-        for depth in range(low, 0, -1):
+        deepest = self.deepest(hashes)
+        most = min(MAX_FOUND, _number(self._holders[hashes[0]])) if deepest else 0
+        for depth in range(deepest, 0, -1):
             if len(found) == most:
                 break
             holders = self._holders[hashes[depth - 1]]
@@ -83,6 +77,17 @@ class PrefixIndex:
                     if len(found) < most:
                         found.setdefault(agent, depth)
         return found
+
+    def deepest(self, hashes: Sequence[int]) -> int:
+        """Return how many blocks of this prompt the agent has that has most of it."""
+        low, high = 0, len(hashes)
+        while low < high:  # whoever has a block has those before it
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in self._holders:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def put(self, agent: AgentKey, hashes: Sequence[int]) -> None:
         """Note that the agent has this prompt from now on."""

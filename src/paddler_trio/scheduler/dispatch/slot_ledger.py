@@ -45,6 +45,7 @@ from paddler_trio.scheduler.dispatch.slot_decisions import (
 )
 from paddler_trio.scheduler.dispatch.slot_holds import SlotHolds
 from paddler_trio.scheduler.dispatch.slot_records import AgentSlots, LedgerEntry, LedgerStatistics
+from paddler_trio.scheduler.dispatch.turn_costs import Charge, TurnCosts
 from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 
@@ -58,10 +59,12 @@ class SlotLedger:
     Args:
       max_buffered: how many requests may wait, >= 0. Re-queued ones are never turned away.
       placement: chooses among agents with free slots; without it the least loaded is chosen.
+      costs: what requests cost their clients; without a placement a turn each.
     """
 
     max_buffered: int
     placement: WarmPlacement | None = None
+    costs: TurnCosts = attrs.field()
     holds: SlotHolds = attrs.field(init=False)
     _agents: dict[AgentKey, AgentSlots] = attrs.field(factory=dict, init=False)
     _requests: dict[RequestKey, LedgerEntry] = attrs.field(factory=dict, init=False)
@@ -73,6 +76,11 @@ class SlotLedger:
     _grants: int = attrs.field(default=0, init=False)
     _slots_processing: int = attrs.field(default=0, init=False)
     _slots_total: int = attrs.field(default=0, init=False)
+
+    @costs.default
+    def _measured(self) -> TurnCosts:
+        known = self.placement
+        return TurnCosts() if known is None else TurnCosts(known.now_s, known.prompt_s)
 
     def __attrs_post_init__(self) -> None:
         self.holds = SlotHolds(self._queue, self.placement)
@@ -100,8 +108,9 @@ class SlotLedger:
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
-        place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = LedgerEntry(client, user, place, priority, wanted)
+        charge = Charge() if chosen is not None else self.costs.estimate(request, client)
+        place = self._order.place(request, client=client, priority=priority, charge=charge.turns)
+        self._requests[request] = entry = LedgerEntry(client, user, place, priority, wanted, charge)
         if chosen is not None:
             num_waiting = len(self._queue)
             may_wait = num_waiting < self.max_buffered
@@ -149,6 +158,7 @@ class SlotLedger:
         if request in self._queue:
             self._forget_waiting(request)
         else:
+            self._charge(entry)
             self._release(request, entry)
             del self._requests[request]
             if self.placement is not None:
@@ -264,11 +274,7 @@ class SlotLedger:
         return len(self._queue)
 
     def statistics(self) -> LedgerStatistics:
-        return LedgerStatistics(
-            slots_processing=self._slots_processing,
-            slots_total=self._slots_total,
-            requests_buffered=len(self._queue),
-        )
+        return LedgerStatistics(self._slots_processing, self._slots_total, len(self._queue))
 
     def grant_waiting(self) -> list[Granted]:
         """Grant slots in the order of the places, while any is free.
@@ -309,6 +315,7 @@ class SlotLedger:
                 entry.priority,
                 entry.wanted,
                 can_be_displaced=not entry.was_granted,
+                charge=entry.charge.turns,
             )
         )
 
@@ -328,14 +335,14 @@ class SlotLedger:
         self.holds.forget(request)
         if self.placement is not None:
             self.placement.ended(request)
-        client = self._queue.remove(request, is_granted=False).client
+        left = self._queue.remove(request, is_granted=False)
         del self._requests[request]
-        self._order.gave_up(client, self._queue.last_turn(client))
+        last = self._queue.last_turn(left.client)
+        self._order.gave_up(left.client, left.turn[0], last, charge=left.charge)
 
     def _grant(self, request: RequestKey, entry: LedgerEntry, pick: Pick) -> Granted:
         self._grants += 1
-        chosen = pick.agent
-        agent = self._agents[chosen]
+        agent = self._agents[pick.agent]
         choice = Choice(
             self._index.num_free(entry.wanted),
             len(agent.holders),
@@ -347,13 +354,21 @@ class SlotLedger:
         agent.last_chosen = self._grants
         agent.holders[request] = None
         self._slots_processing += 1
-        self._place(chosen, agent)
-        entry.agent = chosen
+        self._place(pick.agent, agent)
+        entry.agent = pick.agent
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
+        entry.charge.since_s = self.costs.now_s()
         if self.placement is not None:
-            self.placement.granted(request, chosen)
-        return Granted(request, chosen, choice)
+            self.placement.granted(request, pick.agent)
+        return Granted(request, pick.agent, choice)
+
+    def _charge(self, entry: LedgerEntry) -> None:
+        """Charge what a request that ends cost beyond the estimate, if it has a slot."""
+        more = 0.0 if entry.agent is None else self.costs.ended(entry.charge, entry.client)
+        if more:
+            self._order.correct(entry.client, more, self._queue.last_turn(entry.client))
+            self._queue.correct(entry.client, entry.user, more)
 
     def _release(self, request: RequestKey, entry: LedgerEntry) -> None:
         if entry.agent is None:

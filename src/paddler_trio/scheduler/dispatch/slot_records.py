@@ -7,6 +7,7 @@ import attrs
 from paddler_trio.scheduler.dispatch.agent_index import AgentClass, Constraint
 from paddler_trio.scheduler.dispatch.fair_order import Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.turn_costs import Charge
 
 
 @attrs.define
@@ -38,6 +39,7 @@ class LedgerEntry:
     place: Place
     priority: Priority
     wanted: Constraint
+    charge: Charge
     agent: AgentKey | None = None
     """The agent whose slot it holds; None while it waits."""
     was_granted: bool = False

@@ -35,6 +35,7 @@ class Waiting:
       user: of the client; empty for none.
       place: one of its client's, on record.
       can_be_displaced: it never had a slot.
+      charge: in turns, for its client and for its user.
       among_users: where it stands among those of its client, if that has several users.
     """
 
@@ -45,6 +46,7 @@ class Waiting:
     priority: Priority
     wanted: Constraint
     can_be_displaced: bool
+    charge: float = 1.0
     among_users: Place | None = None
 
     @property
@@ -137,7 +139,14 @@ class UserTurns:
         if is_granted:
             self._order.granted(place, request.priority)
         else:
-            self._order.gave_up(request.user, user.turns.last[0] if user.turns else None)
+            tag = place[0] - request.priority.value
+            last = user.turns.last[0] if user.turns else None
+            self._order.gave_up(request.user, tag, last, charge=request.charge)
+
+    def correct(self, name: str, turns: float) -> None:
+        """Charge a user so many turns more, or fewer if that is negative."""
+        user = self._users.get(name)
+        self._order.correct(name, turns, user.turns.last[0] if user is not None else None)
 
     def regroup(self, request: Waiting, wanted: Constraint) -> None:
         """Note that it asks for something else; its place on record is the one where it stands."""
@@ -172,7 +181,12 @@ class UserTurns:
 
     def _place(self, request: Waiting) -> Place:
         if request.can_be_displaced:
-            place = self._order.place(request.key, client=request.user, priority=request.priority)
+            place = self._order.place(
+                request.key,
+                client=request.user,
+                priority=request.priority,
+                charge=request.charge,
+            )
         else:
             place = self._order.due(request.key, request.priority)
         request.among_users = place

@@ -133,10 +133,16 @@ class WaitQueue:
             return None
         return self._before(self._standing(request) if self._num_with_users else request.place)
 
-    def last_turn(self, client: str) -> int | None:
+    def last_turn(self, client: str) -> float | None:
         """Return the tag of the latest of the client's requests that wait; None if none does."""
         waiting = self._clients.get(client)
         return None if waiting is None else waiting.turns.last[0]
+
+    def correct(self, client: str, user: str, turns: float) -> None:
+        """Charge a user so many turns more among those of a client, if these take turns now."""
+        waiting = self._clients.get(client)
+        if waiting is not None and waiting.users is not None:
+            waiting.users.correct(user, turns)
 
     def first(self, but_not: Set[Constraint]) -> Waiting | None:
         """Return the first of those that ask for something else than these; None if there is

@@ -249,6 +249,17 @@ class WarmPlacement:
         depths = {agent: self.index.depth(agent, asked.hashes) for agent in agents}
         return min((self._time_s(agent, asked, depths[agent]) for agent in depths), default=0.0)
 
+    def prompt_s(self, request: RequestKey) -> float:
+        """Return how long the tokens of a prompt take that the agent with most of it lacks; 0 as
+        long as no agent was measured."""
+        asked = self._asked.get(request)
+        if asked is None or not asked.fleet.tokens_per_s.is_measured:
+            return 0.0
+        depth = self.index.deepest(asked.hashes)
+        answered = self._answers.get(asked.hashes[depth - 1]) if depth else None
+        agent = AgentKey(0) if answered is None else answered[0]
+        return self._missing(asked, agent, depth) / asked.fleet.tokens_per_s.value
+
     # -------------------------------------------------------------- private
 
     def _fleet(self, deployment: str) -> Fleet:

@@ -16,6 +16,7 @@ from paddler_trio.scheduler.dispatch.prefix_index import PrefixIndex
 from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
+from paddler_trio.scheduler.dispatch.turn_costs import TurnCosts
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.scheduler.virtual.virtual_engine import (
     EngineSpeed,
@@ -77,11 +78,13 @@ class VirtualFleet:
       engines: by the number of their slots.
       is_warm: requests are placed by prediction, and not by load alone.
       is_exact: the placement knows what every engine keeps, instead of what it was given.
+      is_by_work: clients share slots by what their requests cost, and not by their number.
     """
 
     engines: Sequence[tuple[int, EngineSpeed]]
     is_warm: bool = True
     is_exact: bool = False
+    is_by_work: bool = True
     max_buffered: int = 1_000_000
     now_s: float = attrs.field(default=0.0, init=False)
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
@@ -100,18 +103,24 @@ class VirtualFleet:
         if self.is_warm:
             index = ExactIndex(self.agents) if self.is_exact else PrefixIndex()
             self.placement = WarmPlacement(lambda: self.now_s, index)
-        self.ledger = SlotLedger(self.max_buffered, self.placement)
+        costs = TurnCosts()
+        if self.is_by_work and self.placement is not None:
+            costs = TurnCosts(lambda: self.now_s, self.placement.prompt_s)
+        self.ledger = SlotLedger(self.max_buffered, self.placement, costs)
         for number, (slots, _) in enumerate(self.engines, 1):
             self.ledger.join(AgentKey(number))
             if self.placement is not None:
                 self.placement.joined(AgentKey(number), f"a{number}", "default")
             self.ledger.update(AgentKey(number), slots_total=slots, accepting=True)
 
-    def run(self, arrivals: Iterable[tuple[float, Turn]]) -> list[Outcome]:
-        """Let these turns, and those that follow them, arrive and end."""
+    def run(
+        self, arrivals: Iterable[tuple[float, Turn]], until_s: float = float("inf")
+    ) -> list[Outcome]:
+        """Let these turns, and those that follow them, arrive and end, as far as they do so until
+        then."""
         for at_s, turn in arrivals:
             self._at(at_s, partial(self._arrive, turn))
-        while self._events:
+        while self._events and self._events[0][0] <= until_s:
             self.now_s, _, happen = heappop(self._events)
             happen()
         return self.outcomes
@@ -200,6 +209,9 @@ class ExactIndex(PrefixIndex):
         found = {agent: self.depth(agent, hashes) for agent in self._engines}
         ranked = sorted(found.items(), key=lambda each: -each[1])
         return {agent: depth for agent, depth in ranked if depth}
+
+    def deepest(self, hashes: Sequence[int]) -> int:
+        return max(self.depth(agent, hashes) for agent in self._engines)
 
     def depth(self, agent: AgentKey, hashes: Sequence[int]) -> int:
         return self._engines[agent].depth([each ^ SALT for each in hashes])

@@ -15,6 +15,7 @@ from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priorit
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Decision, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.scheduler.dispatch.turn_costs import Charge, TurnCosts
 
 
 @attrs.frozen
@@ -66,6 +67,7 @@ class _Request:
     place: Place
     """Where it stands; that of another request of its client, while its users take turns."""
     priority: Priority
+    charge: Charge
     needs: frozenset[str] = frozenset()
     """Only agents that offer all of these may have it."""
     kind: str | None = None
@@ -100,9 +102,11 @@ class ReferenceLedger:
 
     Args:
       max_buffered: how many requests may wait, >= 0. Re-queued ones are never turned away.
+      costs: what requests cost their clients, a turn each if nothing else is known.
     """
 
     max_buffered: int
+    costs: TurnCosts = attrs.field(factory=TurnCosts)
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _requests: dict[RequestKey, _Request] = attrs.field(factory=dict, init=False)
     _waiting: list[Place] = attrs.field(factory=list, init=False)
@@ -137,9 +141,11 @@ class ReferenceLedger:
             if displaced is None:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
-        place = self._order.place(request, client=client, priority=priority)
+        is_free = self._free_agent(None, needs, revision) is not None
+        charge = Charge() if is_free else self.costs.estimate(request, client)
+        place = self._order.place(request, client=client, priority=priority, charge=charge.turns)
         self._requests[request] = entry = _Request(
-            client, user, place, priority, needs, revision=revision
+            client, user, place, priority, charge, needs, revision=revision
         )
         granted = self._grant(request, entry)
         if granted is not None:
@@ -186,6 +192,9 @@ class ReferenceLedger:
             self._forget_waiting(request)
             return self._grant_waiting()
         if entry.agent is not None:
+            more = self.costs.ended(entry.charge, entry.client)
+            if more:
+                self._charge_more(entry, more)
             del self._agents[entry.agent].holders[request]
         del self._requests[request]
         return self._grant_waiting()
@@ -308,7 +317,9 @@ class ReferenceLedger:
     def _among(self, users: FairOrder, request: RequestKey, entry: _Request) -> Place:
         if entry.was_granted:
             return users.due(request, entry.priority)
-        return users.place(request, client=entry.user, priority=entry.priority)
+        return users.place(
+            request, client=entry.user, priority=entry.priority, charge=entry.charge.turns
+        )
 
     def _give_out_places(self, client: str) -> None:
         """In each line, the first place to the first in the order of the users."""
@@ -360,11 +371,24 @@ class ReferenceLedger:
         entry = self._requests[request]
         self._leave_queue(entry)
         del self._requests[request]
-        others = [other for _, other in self._in_queue() if other.client == entry.client]
-        self._order.gave_up(entry.client, max(map(_tag, others), default=None))
+        others, charge = self._others_of(entry.client), entry.charge.turns
+        last = max(map(_tag, others), default=None)
+        self._order.gave_up(entry.client, _tag(entry), last, charge=charge)
         if entry.client in self._users and entry.among_users is not None:
             turns = [_user_tag(other) for other in others if other.user == entry.user]
-            self._users[entry.client].gave_up(entry.user, max(turns, default=None))
+            self._users[entry.client].gave_up(
+                entry.user, _user_tag(entry), max(turns, default=None), charge=charge
+            )
+
+    def _charge_more(self, entry: _Request, turns: float) -> None:
+        others = self._others_of(entry.client)
+        self._order.correct(entry.client, turns, max(map(_tag, others), default=None))
+        if entry.client in self._users:
+            own = [_user_tag(other) for other in others if other.user == entry.user]
+            self._users[entry.client].correct(entry.user, turns, max(own, default=None))
+
+    def _others_of(self, client: str) -> list[_Request]:
+        return [other for _, other in self._in_queue() if other.client == client]
 
     def _grant_waiting(self) -> list[Granted]:
         """Grant slots in the order of the places, while any is free."""
@@ -398,6 +422,7 @@ class ReferenceLedger:
         entry.agent = chosen
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
+        entry.charge.since_s = self.costs.now_s()
         return Granted(request, chosen)
 
     def _free_agent(

@@ -1,11 +1,25 @@
-"""Turns between clients: nobody gets more than a share, nobody starves."""
+"""Turns between clients: nobody gets more than a share, nobody starves.
+
+Bugs were planted to see the machine object: a correction that moves what waits, one without the
+floor at the current turn, one without a bound, a refund for turns that have passed, and a client's
+next request before its last. Each was caught within the default number of examples.
+"""
 
 from __future__ import annotations
 
-from hypothesis import given
+import attrs
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
+from effort import examples
+from paddler_trio.scheduler.dispatch.fair_order import (
+    MOST_AHEAD,
+    FairOrder,
+    Place,
+    Priority,
+    RequestKey,
+)
 
 
 class Queue:
@@ -97,4 +111,150 @@ def test_what_is_remembered_of_clients_is_bounded() -> None:
     for number in range(5000):
         queue.arrive(f"client {number}")
         queue.serve()
-    assert len(queue.order._last_tags) <= 1025
+    assert len(queue.order._clients) <= 2048
+
+
+MOST = 8.0
+TURNS = st.sampled_from((1 / 16, 0.5, 1.0, 3.0, 8.0))
+CLIENTS = "abc"
+
+
+@attrs.define(eq=False)
+class Asked:
+    """A request; ``turn``: the current one when it came, ``passed``: what others did since."""
+
+    key: RequestKey
+    client: str
+    priority: Priority
+    place: Place
+    charge: float
+    turn: float
+    passed: dict[str, float] = attrs.field(factory=dict)
+
+    @property
+    def tag(self) -> float:
+        return self.place[0] - self.priority.value
+
+
+class WorkMachine(RuleBasedStateMachine):
+    """Requests come, give up, get one of some slots in the order of their places, and end with
+    other costs than they were charged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = FairOrder()
+        self.waiting: list[Asked] = []
+        self.running: list[Asked] = []
+        self.arrivals = 0
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        priority=st.sampled_from(Priority),
+        charges=st.lists(TURNS, min_size=1, max_size=12),
+    )
+    def ask(self, client: str, priority: Priority, charges: list[float]) -> None:
+        for charge in charges:
+            self.ask_one(client, priority, charge)
+
+    def ask_one(self, client: str, priority: Priority, charge: float) -> None:
+        self.arrivals += 1
+        key, turn = RequestKey(self.arrivals), self.order._turn
+        owed = max(self.order._clients.get(client, (turn, turn)))
+        place = self.order.place(key, client=client, priority=priority, charge=charge)
+        asked = Asked(key, client, priority, place, charge, turn)
+        assert asked.tag == max(turn, owed), "it stands elsewhere than its client has come"
+        self.waiting.append(asked)
+
+    @precondition(lambda self: self.waiting)
+    @rule(times=st.integers(1, 12))
+    def serve(self, times: int) -> None:
+        for _ in range(min(times, len(self.waiting))):
+            self.serve_first()
+
+    def serve_first(self) -> None:
+        first = min(self.waiting, key=lambda each: each.place)
+        self.waiting.remove(first)
+        self.running.append(first)
+        turn = self.order._turn
+        self.order.granted(first.place, first.priority)
+        assert self.order._turn == max(turn, first.tag), "the current turn is another"
+        for other in self.waiting:
+            assert (other.client, other.priority) != (first.client, first.priority) or (
+                first.key < other.key
+            ), "a client's requests of one class were served out of order"
+            if first.client != other.client and first.key > other.key:
+                self.passes(first.client, other, first.charge)
+                others = other.passed[first.client]
+                assert others <= other.place[0] - other.turn + MOST, (
+                    f"{first.client} has gone before {other.client} with {others} turns"
+                )
+
+    @precondition(lambda self: self.running)
+    @rule(number=st.integers(0, 1000), used=TURNS)
+    def end(self, number: int, used: float) -> None:
+        ended = self.running.pop(number % len(self.running))
+        before = {each.key: each.place for each in self.waiting}
+        self.order.correct(ended.client, used - ended.charge, self.last_turn(ended.client))
+        assert before == {each.key: each.place for each in self.waiting}, "what waits was moved"
+        end = self.order._clients.get(ended.client, (0.0, self.order._turn))[1]
+        assert end >= self.order._turn, "a credit outlasts the turns that have passed"
+        for other in self.waiting:
+            if ended.client != other.client and used < ended.charge:
+                self.passes(ended.client, other, used - ended.charge)
+
+    @precondition(lambda self: self.waiting)
+    @rule(number=st.integers(0, 1000))
+    def give_up(self, number: int) -> None:
+        left = self.waiting.pop(number % len(self.waiting))
+        last = self.last_turn(left.client)
+        before = self.order._clients.get(left.client)
+        self.order.gave_up(left.client, left.tag, last, charge=left.charge)
+        if before is not None:
+            given_back = before[1] - self.order._clients[left.client][1]
+            ahead = max(0.0, left.tag + left.charge - self.order._turn)
+            assert given_back <= min(left.charge, ahead), "it got back turns that have passed"
+            for other in self.waiting:
+                if left.client != other.client:
+                    self.passes(left.client, other, -given_back)
+
+    def last_turn(self, client: str) -> float | None:
+        return max((each.tag for each in self.waiting if each.client == client), default=None)
+
+    @staticmethod
+    def passes(client: str, other: Asked, turns: float) -> None:
+        other.passed[client] = other.passed.get(client, 0.0) + turns
+
+    @invariant()
+    def nobody_stands_before_the_current_turn_or_behind_it_without_bound(self) -> None:
+        turn = self.order._turn
+        for client in CLIENTS:
+            place = self.next_place(client)
+            waits = sum(each.charge for each in self.waiting if each.client == client)
+            runs = sum(each.charge for each in self.running if each.client == client)
+            assert turn <= place, f"{client} has credit from before the current turn"
+            assert place <= turn + MOST_AHEAD + waits + runs, f"{client} would wait for ever"
+
+    @invariant()
+    def a_newcomer_of_the_highest_class_stands_before_all_that_are_not_overdue(self) -> None:
+        turn = self.order._turn
+        for each in self.waiting:
+            assert each.tag + each.priority.value >= turn, "a place is behind the current turn"
+
+    def next_place(self, client: str) -> float:
+        turn = self.order._turn
+        return max(turn, *self.order._clients.get(client, (turn,)))
+
+
+TestWork = WorkMachine.TestCase
+TestWork.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.integers(-(10**9), 10**9)), max_size=40))
+def test_no_correction_gives_a_client_credit_or_sets_it_back_for_ever(
+    corrections: list[tuple[str, int]],
+) -> None:
+    order = FairOrder()
+    for number, (client, turns) in enumerate(corrections):
+        order.correct(client, float(turns), None)
+        tag = order.place(RequestKey(number), client=client, priority=Priority.HIGH)[0]
+        assert order._turn <= tag <= order._turn + MOST_AHEAD + number

@@ -246,7 +246,7 @@ def test_a_request_that_is_turned_away_costs_its_client_no_turn() -> None:
     ledger.end(RequestKey(1))
     assert ledger.ask(RequestKey(9), client="b") == Queued(RequestKey(9), 1)
     ledger.end(RequestKey(2))
-    assert ledger.ask(RequestKey(10), client="a") == Queued(RequestKey(10), 1)
+    assert ledger.ask(RequestKey(10), client="a") == Queued(RequestKey(10), 0)
 
 
 @given(st.lists(st.booleans(), max_size=60))

@@ -19,6 +19,7 @@ from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
+from paddler_trio.scheduler.dispatch.turn_costs import TurnCosts
 
 KINDS = (None, "red", "blue")
 OFFERS = (frozenset[str](), frozenset({"ours"}))
@@ -31,8 +32,11 @@ class Twins:
         self, seed: int, *, max_buffered: int, clients: int, most_agents: int, users: int
     ) -> None:
         self.dice = random.Random(seed)
-        self.plain = ReferenceLedger(max_buffered=max_buffered)
-        self.flat = SlotLedger(max_buffered=max_buffered)
+        self.now_s = 0.0
+        prompts = [self.dice.choice((0.0, 0.5, 3.0)) for _ in range(64)]
+        plain, flat = (TurnCosts(lambda: self.now_s, lambda key: prompts[key % 64]) for _ in "ab")
+        self.plain = ReferenceLedger(max_buffered, plain)
+        self.flat = SlotLedger(max_buffered, costs=flat)
         self.clients = [f"c{number}" for number in range(clients)]
         self.users = ["", *(f"u{number}" for number in range(users))]
         self.most_agents = most_agents
@@ -41,6 +45,7 @@ class Twins:
         self.requests: list[RequestKey] = []
 
     def step(self) -> None:
+        self.now_s += self.dice.choice((0.0, 0.1, 4.0))
         moves = [self.arrive] * 6 + [self.end] * 4 + [self.report] * 2 + [self.join, self.lose]
         self.dice.choice([*moves, self.give_back])()
         self.compare()
