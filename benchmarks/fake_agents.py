@@ -38,8 +38,31 @@ USAGE = (
     "undeterminable_tokens",
 )
 DONE = json.dumps({"Done": {"usage": dict.fromkeys(USAGE, 1)}}).encode()
+DONE_EXTENDED = json.dumps(
+    {
+        "Done": {
+            "usage": dict.fromkeys(USAGE, 1),
+            "finish": {"reason": "length", "stop_text": None},
+            "timings": {
+                "prompt_n": 1,
+                "prompt_ms": 1.5,
+                "cached_n": 0,
+                "predicted_n": 1,
+                "predicted_ms": 1.5,
+            },
+        }
+    }
+).encode()
+PIECE_CHARS = 256
+MAX_PIECES = 200_000
+"""Of prompts that one agent remembers; then it forgets them all."""
 HEARTBEAT_S = 1.0
 TEXT = b" token"
+STAGES = b',"prompt":{"tokens":%d,"cached":%d,"template_ms":1,"wait_ms":0,"prefill_ms":%d}'
+"""A millisecond for each token that is not there."""
+PROGRESS = (
+    b'{"id":"%b","tokens":[],"results":[{"Progress":{"total":%d,"cached":%d,"computed":%d}}]}'
+)
 
 
 def masked(payload: bytes) -> bytes:
@@ -60,6 +83,9 @@ class Answering:
 
     wire_id: bytes
     left: int
+    prompt: tuple[int, int] | None = None
+    """Its tokens and those that were there already, until they are reported; an agent of ours."""
+    is_extended: bool = False
 
 
 @attrs.define(eq=False)
@@ -77,6 +103,8 @@ class FakeAgent:
     digest: str | None = attrs.field(default=None, init=False)
     received: bytearray = attrs.field(factory=bytearray, init=False)
     turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    pieces: set[int] = attrs.field(factory=set, init=False)
+    """Hashes of the beginnings of prompts that it has had."""
 
     @property
     def is_serving(self) -> bool:
@@ -144,9 +172,15 @@ class FakeAgent:
 
     async def take(self, stream: trio.SocketStream, message: dict[str, Any]) -> None:
         match message:
-            case {"Request": {"id": wire_id}} | {"Trio": {"Start": {"id": wire_id}}}:
+            case {"Request": {"id": wire_id}}:
                 key = wire_id.encode()
                 self.answering[key] = Answering(key, self.length())
+                self.work.set()
+            case {"Trio": {"Start": {"id": wire_id, "request": work}}}:
+                key = wire_id.encode()
+                await self.send(stream, self.prepared(key))
+                is_extended = "Generate" in work
+                self.answering[key] = Answering(key, self.length(), self.begun(work), is_extended)
                 self.work.set()
             case {"Notification": {"StopRespondingTo": wire_id}}:
                 if self.answering.pop(wire_id.encode(), None) is not None:
@@ -156,6 +190,23 @@ class FakeAgent:
                 await self.send(stream, self.status("UpdateAgentStatus", 0, "Fresh"))
                 await self.send(stream, self.status("UpdateAgentStatus", self.slots, "Applied"))
                 await self.send(stream, self.report())
+
+    def prepared(self, wire_id: bytes) -> bytes:
+        """What is sent once a request is tokens: no result, and the model that answers."""
+        return masked(
+            b'{"Trio":{"Step":[{"id":"%b","tokens":[],"results":[],"model":"m"}]}}' % wire_id
+        )
+
+    def begun(self, work: object) -> tuple[int, int]:
+        """The tokens of this prompt, and how many of them are there; it is there from now on."""
+        text, before, cached = json.dumps(work), 0, 0
+        if len(self.pieces) > MAX_PIECES:
+            self.pieces.clear()
+        for end in range(PIECE_CHARS, len(text), PIECE_CHARS):
+            before = hash((before, text[end - PIECE_CHARS : end]))
+            cached += before in self.pieces
+            self.pieces.add(before)
+        return len(text) // 4 + 1, cached * PIECE_CHARS // 4
 
     def length(self) -> int:
         """Tokens of the next answer."""
@@ -189,11 +240,18 @@ class FakeAgent:
             each.left -= 1
             if each.left < 0:
                 del self.answering[each.wire_id]
-                frames.append(self.ending(each.wire_id))
+                frames.append(self.ending(each.wire_id, is_extended=each.is_extended))
             elif self.is_ours:
+                stages = b""
+                if each.prompt is not None:
+                    tokens, cached = each.prompt
+                    each.prompt = None
+                    stages = STAGES % (tokens, cached, max(1, tokens - cached))
+                    if each.is_extended:
+                        entries.append(PROGRESS % (each.wire_id, tokens, cached, tokens))
                 entries.append(
-                    b'{"id":"%b","tokens":[%d],"results":[{"ContentToken":"%b"}]}'
-                    % (each.wire_id, each.left, text)
+                    b'{"id":"%b","tokens":[%d],"results":[{"ContentToken":"%b"}]%b}'
+                    % (each.wire_id, each.left, text, stages)
                 )
             else:
                 frames.append(
@@ -206,10 +264,11 @@ class FakeAgent:
             frames.insert(0, masked(b'{"Trio":{"Step":[%b]}}' % b",".join(entries)))
         return b"".join(frames)
 
-    def ending(self, wire_id: bytes) -> bytes:
+    def ending(self, wire_id: bytes, *, is_extended: bool = False) -> bytes:
         if self.is_ours:
+            done = DONE_EXTENDED if is_extended else DONE
             return masked(
-                b'{"Trio":{"Step":[{"id":"%b","tokens":[],"results":[%b]}]}}' % (wire_id, DONE)
+                b'{"Trio":{"Step":[{"id":"%b","tokens":[],"results":[%b]}]}}' % (wire_id, done)
             )
         return masked(
             b'{"Response":{"generated_by":null,"request_id":"%b","response":'

@@ -15,8 +15,8 @@ from paddler_trio.balancer.activity.finished_requests import (
     pack,
     unpack,
 )
+from paddler_trio.balancer.activity.placement_words import MAX_TEXT_CHARS, Reason, reason_of
 from paddler_trio.balancer.activity.request_record import (
-    MAX_TEXT_CHARS,
     Marks,
     PlacementRecord,
     RequestRecord,
@@ -25,6 +25,9 @@ from paddler_trio.balancer.activity.request_record import (
 from paddler_trio.balancer.activity.request_words import explanation
 from paddler_trio.nursery_tree.request_endings import Completed, Failure, Stopped
 from paddler_trio.nursery_tree.step_results import Results
+from paddler_trio.scheduler.dispatch.agent_index import ANY, Constraint
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Option, Prediction
+from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
@@ -48,6 +51,23 @@ def marked(pairs: list[tuple[float, int]]) -> Marks:
     return marks
 
 
+CHOICES = st.builds(
+    Choice,
+    candidates=COUNTS,
+    busy=COUNTS,
+    slots=COUNTS,
+    wanted=st.builds(Constraint, needs=st.frozensets(TEXTS.map(ADAPTER.__add__), max_size=2)),
+    prediction=st.none()
+    | st.builds(
+        Prediction,
+        COUNTS,
+        st.lists(st.builds(Option, TEXTS, COUNTS, MOMENTS, MOMENTS), max_size=2).map(tuple),
+    ),
+    held=st.booleans(),
+)
+BECAUSE: Reason | None = reason_of(
+    Choice(2, 1, 4, ANY, Prediction(2000, (Option("a1", 1900, 0.1), Option("a2", 0, 1.9, 0.5))))
+)
 MARKS = st.builds(marked, st.lists(st.tuples(MOMENTS, COUNTS), max_size=40))
 PLACEMENTS = st.builds(
     PlacementRecord,
@@ -55,7 +75,7 @@ PLACEMENTS = st.builds(
     agent_key=COUNTS,
     lane=COUNTS,
     at_s=MOMENTS,
-    why=TEXTS,
+    reason=st.none() | CHOICES.map(reason_of),
     prepared_s=st.none() | MOMENTS,
     first_s=st.none() | MOMENTS,
     prompt=st.none() | STAGES,
@@ -105,7 +125,7 @@ def test_a_full_collection_does_not_walk_a_packed_record() -> None:
     stages = PromptStages(tokens=9, cached=1, template_ms=2, wait_ms=3, prefill_ms=4)
     for ending in ("lost: it broke", "done"):
         record.placements.append(
-            PlacementRecord("a1", 3, 0, 1.0, "because", 1.5, 2.0, stages, 9, 1, 4.0, ending)
+            PlacementRecord("a1", 3, 0, 1.0, BECAUSE, 1.5, 2.0, stages, 9, 1, 4.0, ending)
         )
     record.ending = Failure(502, "x")
     packed = pack(record)
@@ -134,7 +154,7 @@ def test_records_share_shelves_and_a_shelf_goes_with_its_last_record() -> None:
     for key in range(1, 2 * MAX_FINISHED):
         record = a_record(key)
         record.placements.append(
-            PlacementRecord("a1", key, 0, 1.0, "b" * 100, 1.5, 2.0, None, 9, 1, 4.0, "done")
+            PlacementRecord("a1", key, 0, 1.0, BECAUSE, 1.5, 2.0, None, 9, 1, 4.0, "done")
         )
         finished.add(record)
     assert [record.key for record in finished] == list(range(MAX_FINISHED, 2 * MAX_FINISHED))

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 import attrs
 
 from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.placement_words import MAX_TEXT_CHARS, Reason
 from paddler_trio.balancer.activity.request_record import (
-    MAX_TEXT_CHARS,
     Kind,
     Marks,
     PlacementRecord,
@@ -36,7 +36,7 @@ requests need for a moment, they kept four times their size of the heap from bei
 PackedStay: TypeAlias = "tuple[float, float | None, bytes, str]"
 PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
 PackedPlacement: TypeAlias = (
-    "tuple[str, int, int, float, str, float | None, float | None, PackedStages | None, "
+    "tuple[str, int, int, float, Reason | None, float | None, float | None, PackedStages | None, "
     "int | None, int | None, float | None, str | None, int, tuple[float, ...], int | None]"
 )
 PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
@@ -198,7 +198,7 @@ def _pack_placement(placement: PlacementRecord) -> PackedPlacement:
         placement.agent_key,
         placement.lane,
         placement.at_s,
-        placement.why,
+        placement.reason,
         placement.prepared_s,
         placement.first_s,
         None

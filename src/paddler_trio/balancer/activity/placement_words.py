@@ -1,58 +1,59 @@
-"""Why a request got the slot that it got, in words."""
+"""Why a request got the slot that it got: kept in a few numbers, and told in words to who asks."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import Final, TypeAlias
 
-from paddler_trio.balancer.activity.request_record import MAX_NAME_CHARS, MAX_TEXT_CHARS
-from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Prediction
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.wire.trio.adapters import ADAPTER
 
+MAX_TEXT_CHARS: Final = 200
+"""Of an id, a client's name, a route and a reason."""
+MAX_NAME_CHARS: Final = 40
+"""Of an agent in a reason."""
 
-def why(choice: Choice | None) -> str:
-    """Why an agent got a request, in words; empty if it is not known."""
+Compared: TypeAlias = "tuple[str, int, float, float]"
+"""An agent, the tokens that are there, when the first token was predicted, and how much of that was
+the wait for a slot."""
+Reason: TypeAlias = "tuple[int, int, int, bool, bool, bool, str, bool, int, tuple[Compared, ...]]"
+"""How many agents could have it; how many slots of the chosen one were busy, of how many; whether
+it had to be of a model, of a revision, or to offer something; the names of adapters; whether the
+request waited for the slot; the tokens of its prompt, and what was compared."""
+
+
+def reason_of(choice: Choice | None) -> Reason | None:
+    """Return the reason of a choice in plain values; None if it is not known."""
     if choice is None:
-        return ""
-    wanted = choice.wanted
-    names = sorted(n.removeprefix(ADAPTER) for n in wanted.needs if n.startswith(ADAPTER))
-    adapters = f"; it is computed with the LoRA adapters {', '.join(names)}" if names else ""
-    may_be_any = wanted.kind is None and wanted.revision is None
-    if may_be_any and choice.prediction is not None and choice.prediction.tokens:
-        return f"{_predicted(choice.prediction, is_held=choice.held)}{adapters}"[:MAX_TEXT_CHARS]
-    words = _why(
+        return None
+    wanted, prediction = choice.wanted, choice.prediction
+    adapters = ""
+    if wanted.needs:
+        names = [n.removeprefix(ADAPTER) for n in wanted.needs if n.startswith(ADAPTER)]
+        adapters = ", ".join(sorted(names))[:MAX_TEXT_CHARS]
+    return (
         choice.candidates,
         choice.busy,
         choice.slots,
         wanted.kind is not None,
         wanted.revision is not None,
         bool(wanted.needs),
+        adapters,
+        choice.held,
+        0 if prediction is None else prediction.tokens,
+        ()
+        if prediction is None
+        else tuple(
+            [(each[0][:MAX_NAME_CHARS], each[1], each[2], each[3]) for each in prediction.options]
+        ),
     )
-    return f"{words}{adapters}"[:MAX_TEXT_CHARS]
 
 
-def _predicted(prediction: Prediction, *, is_held: bool) -> str:
-    """Return what was compared: of each agent what is there, and when the first token comes."""
-    options = prediction.options
-    if is_held:
-        options = tuple(sorted(options, key=lambda each: each.predicted_s))
-    words = []
-    for place, each in enumerate(options):
-        there = f"{each.tokens_there:,} of {prediction.tokens:,} tokens are there, "
-        busy = "busy, " if each.wait_s else ""
-        predicted = "predicted " if not place else ""
-        words.append(
-            f"{each.agent[:MAX_NAME_CHARS]}: {there if each.tokens_there else ''}{busy}"
-            f"{predicted}{each.predicted_s:.2f} s"
-        )
-    waited = "; it waited for the slot" if is_held else ""
-    return f"{'; '.join(words)}{waited}"[:MAX_TEXT_CHARS]
-
-
-@lru_cache(maxsize=4096)
-def _why(
-    candidates: int, busy: int, slots: int, is_continued: bool, is_pinned: bool, has_needs: bool
-) -> str:
-    load = f"{busy} of {slots} slots busy"
+def why(reason: Reason | None) -> str:
+    """Return why an agent got a request, in words; empty if it is not known."""
+    if reason is None:
+        return ""
+    candidates, busy, slots, is_continued, is_pinned, has_needs, adapters, is_held, *_ = reason
+    tokens, options = reason[-2:]
     such = "".join(
         f" {text}"
         for text, applies in (
@@ -62,6 +63,28 @@ def _why(
         )
         if applies
     )
-    if candidates == 1:
-        return f"the only agent{such} that had a free slot: {load}"
-    return f"least loaded of {candidates} agents{such} that had a free slot: {load}"
+    if options and tokens:
+        words = _compared(tokens, options, is_held=is_held)
+        words += f"; of agents{such}" if such else ""
+    elif candidates == 1:
+        words = f"the only agent{such} that had a free slot: {busy} of {slots} slots busy"
+    else:
+        words = (
+            f"least loaded of {candidates} agents{such} that had a free slot: "
+            f"{busy} of {slots} slots busy"
+        )
+    named = f"; it is computed with the LoRA adapters {adapters}" if adapters else ""
+    return f"{words}{named}"[:MAX_TEXT_CHARS]
+
+
+def _compared(tokens: int, options: tuple[Compared, ...], *, is_held: bool) -> str:
+    """Return what was compared: of each agent what is there, and when the first token comes."""
+    if is_held:
+        options = tuple(sorted(options, key=lambda each: each[2]))
+    words = []
+    for place, (agent, tokens_there, predicted_s, wait_s) in enumerate(options):
+        there = f"{tokens_there:,} of {tokens:,} tokens are there, " if tokens_there else ""
+        busy = "busy, " if wait_s else ""
+        predicted = "predicted " if not place else ""
+        words.append(f"{agent}: {there}{busy}{predicted}{predicted_s:.2f} s")
+    return "; ".join(words) + ("; it waited for the slot" if is_held else "")

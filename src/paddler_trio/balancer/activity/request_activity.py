@@ -19,9 +19,8 @@ import trio
 from paddler_trio.balancer.activity.agent_history import AgentHistory
 from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
-from paddler_trio.balancer.activity.placement_words import why
+from paddler_trio.balancer.activity.placement_words import MAX_TEXT_CHARS, reason_of
 from paddler_trio.balancer.activity.request_record import (
-    MAX_TEXT_CHARS,
     PlacementRecord,
     RequestRecord,
     Stay,
@@ -267,7 +266,7 @@ class RequestActivity(DispatchObserver):
         if lanes is None:
             lanes = self._lanes[agent.key] = _Lanes()
         return PlacementRecord(
-            agent.label[:MAX_TEXT_CHARS], agent.key, lanes.take(), now_s, why(lease.choice)
+            agent.label[:MAX_TEXT_CHARS], agent.key, lanes.take(), now_s, reason_of(lease.choice)
         )
 
     def _end_slot(self, record: RequestRecord, left: Phase, now_s: float, ending: str) -> None:

@@ -15,6 +15,7 @@ import attrs
 
 from paddler_trio.balancer.activity.measures.endings import refused_with
 from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.balancer.activity.placement_words import MAX_TEXT_CHARS, Reason, why
 from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
@@ -25,10 +26,6 @@ from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 MAX_MARKS: Final = 32
-MAX_TEXT_CHARS: Final = 200
-"""Of an id, a client's name, a route and a reason."""
-MAX_NAME_CHARS: Final = 40
-"""Of an agent in a reason."""
 
 Kind: TypeAlias = Literal["generation", "embedding", "rank", "forwarded"]
 Mark: TypeAlias = "tuple[float, int]"
@@ -105,7 +102,7 @@ class PlacementRecord:
 
     Args:
       lane: the lowest number that no other request on this agent had.
-      why: the agent got it, in words.
+      reason: why the agent got it.
       ending: ``done``, ``refused``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with
         the reason.
       preemptions: how often the engine gave its cells to others for a while.
@@ -117,7 +114,7 @@ class PlacementRecord:
     agent_key: int
     lane: int
     at_s: float
-    why: str
+    reason: Reason | None
     prepared_s: float | None = None
     first_s: float | None = None
     prompt: PromptStages | None = None
@@ -128,6 +125,11 @@ class PlacementRecord:
     preemptions: int = 0
     preempted_s: tuple[float, ...] = ()
     revision: int | None = None
+
+    @property
+    def why(self) -> str:
+        """Return why the agent got it, in words; empty if it is not known."""
+        return why(self.reason)
 
     def view(self) -> dict[str, object]:
         prompt = self.prompt

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 import attrs
 import trio
 
+from paddler_trio.balancer.activity.placement_words import reason_of, why
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem, invalid
 from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
@@ -38,6 +39,7 @@ from paddler_trio.net.server.json_body import (
     no_room,
 )
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
@@ -92,7 +94,7 @@ class ApiExchange:
     """The bytes that are held of its answer."""
     revision: str | None = attrs.field(default=None, init=False)
     """The digest of what answers it, once an agent does; of several, the first."""
-    placement: str = attrs.field(default="", init=False)
+    placement: Choice | None = attrs.field(default=None, init=False)
     """Why that agent answers it; of several, the first."""
     on_revision: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when that is known, before anything of the answer is read."""
@@ -308,8 +310,9 @@ class ApiExchange:
         ]
         if (ignored := self.ignored.header()) is not None:
             own.append((HEADER, ignored))
-        if self.placement and self.http.header(EXPLAIN_HEADER) is not None:
-            own.append((PLACEMENT_HEADER, visible(self.placement).encode("ascii", "replace")))
+        if self.placement is not None and self.http.header(EXPLAIN_HEADER) is not None:
+            words = visible(why(reason_of(self.placement)))
+            own.append((PLACEMENT_HEADER, words.encode("ascii", "replace")))
         return own
 
 

@@ -100,7 +100,8 @@ class SlotLedger:
         """Answer a new request that wants a slot of an agent that offers what it ``needs``, and
         serves ``revision`` if that is given. If one is free, no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
-        wanted = Constraint(revision=revision, needs=needs)
+        is_any = revision is None and not needs
+        wanted = ANY if is_any else Constraint(revision=revision, needs=needs)
         chosen = self._index.least_loaded(wanted)
         displaced: RequestKey | None = None
         if chosen is None and len(self._queue) >= self.max_buffered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.scheduler.dispatch.agent_index import AgentClass, Constraint
+from paddler_trio.scheduler.dispatch.agent_index import ANY, AgentClass, Constraint
 from paddler_trio.scheduler.dispatch.fair_order import Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.turn_costs import Charge
@@ -24,7 +24,9 @@ class AgentSlots:
 
     def standing(self, wanted: Constraint) -> tuple[float, int, bool] | None:
         """Return how it stands for a request, see ``warm_placement.Standing``."""
-        if not self.is_accepting or self.slots_total <= 0 or not wanted.admits(self.serves):
+        if not self.is_accepting or self.slots_total <= 0:
+            return None
+        if wanted is not ANY and not wanted.admits(self.serves):
             return None
         busy = len(self.holders)
         return busy / self.slots_total, self.last_chosen, busy < self.slots_total

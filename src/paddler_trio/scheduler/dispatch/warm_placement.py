@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 import attrs
@@ -43,7 +44,6 @@ MOST_SERVED: Final = 4
 """So many requests, itself included, count as gaining by what is not computed again."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
-MOST_SHOWN: Final = 2
 WORTH_TELLING: Final = 32
 """Tokens; with fewer, nothing is learned of what was kept or how fast a prompt is computed."""
 
@@ -52,9 +52,11 @@ Standing: TypeAlias = "Callable[[AgentKey], tuple[float, int, bool] | None]"
 None if it may not have the request."""
 
 
-_Option: TypeAlias = "tuple[float, float, int, AgentKey, int, float]"
-"""When the first token is predicted at an agent, its load and latest grant, the agent, the blocks
-that it has, and the wait for a slot, which is 0 if one is free."""
+_Option: TypeAlias = "tuple[float, int, AgentKey, float, int, float]"
+"""An agent's load and latest grant, the agent, when the first token is predicted there, the blocks
+that it has, and the wait for a slot, which is 0 if one is free: the least one wins a tie."""
+
+_PREDICTED_S: Final = itemgetter(3)
 
 
 @attrs.define(eq=False)
@@ -108,7 +110,8 @@ class WarmPlacement:
         """Note a request that is about to ask for a slot; one without a prompt is not looked at."""
         if prompt.size_bytes:
             fleet = self._fleet(deployment)
-            hashes = tuple([each ^ fleet.salt for each in prompt.hashes])
+            hashes = prompt.hashes  # those of other deployments begin otherwise
+            hashes = (hashes[0] ^ fleet.salt, *hashes[1:]) if hashes else ()
             self._asked[request] = Asked(prompt, hashes, fleet)
 
     def granted(self, request: RequestKey, agent: AgentKey) -> None:
@@ -119,12 +122,11 @@ class WarmPlacement:
         record.since_s[request] = self.now_s()
         asked = self._asked.get(request)
         if asked is not None:
-            asked.expected = self.index.depth(agent, asked.hashes)
+            asked.expected = self.index.put(agent, asked.hashes)
             self._count(asked)
             missing = self._missing(asked, agent, asked.expected)
             asked.before = record.before(missing)
             record.missing[request] = missing
-            self.index.put(agent, asked.hashes)
 
     def computed(
         self, request: RequestKey, agent: AgentKey, *, tokens: int, cached: int, took_s: float
@@ -209,35 +211,28 @@ class WarmPlacement:
         asked = self._asked.get(request)
         if asked is None:
             return Pick(least)
-        found = self.index.find(asked.hashes)
-        options = list[_Option]()
-        best_busy: _Option | None = None
-        for agent in self._candidates(asked.fleet, found, least):
-            stands = standing(agent)
-            if stands is None:
-                continue
-            load, last, is_free = stands
-            depth = found.get(agent, 0)
-            wait_s = 0.0 if is_free else self._agents[agent].wait_s()
-            predicted_s = wait_s + self._time_s(agent, asked, depth)
-            option = predicted_s, load, last, agent, depth, wait_s
-            if is_free or depth:
-                options.append(option)
-            if not is_free and depth and (best_busy is None or option < best_busy):
-                best_busy = option
-        free = [each for each in options if not each[5]]
-        least_s = min(free)[0]
+        options = self._options(asked, least, standing)
+        free, busy = (
+            [each for each in options if not each[5]],
+            [each for each in options if each[5]],
+        )
+        least_s = min(map(_PREDICTED_S, free))
         limit_s = max(least_s * (1 + TIE), least_s + TIE_S)
-        chosen = min((each for each in free if each[0] <= limit_s), key=lambda each: each[1:4])
+        chosen = min([each for each in free if each[3] <= limit_s])
         prediction = self._shown(asked, chosen, options)
-        asked.most = max(option[4] for option in options)
-        asked.missed = "slower" if any(each[4] == asked.most for each in free) else "busy"
-        if best_busy is not None and waiting is not None and not asked.has_held:
-            moment_s = self._moment_s(asked, chosen, best_busy, waiting)
-            if moment_s > 0 and self._num_held < MAX_HELD:
-                self._hold(asked, best_busy[3])
-                return Pick(best_busy[3], prediction, self.now_s() + moment_s)
-        return Pick(chosen[3], prediction)
+        most_free = max([each[4] for each in free])
+        asked.most, asked.missed = most_free, "slower"
+        if busy:
+            most_busy = max([each[4] for each in busy])
+            if most_busy > most_free:
+                asked.most, asked.missed = most_busy, "busy"
+            if waiting is not None and not asked.has_held and self._num_held < MAX_HELD:
+                best = min(busy, key=_PREDICTED_S)
+                moment_s = self._moment_s(asked, chosen, best, waiting)
+                if moment_s > 0:
+                    self._hold(asked, best[2])
+                    return Pick(best[2], prediction, self.now_s() + moment_s)
+        return Pick(chosen[2], prediction)
 
     def quickest_s(self, request: RequestKey) -> float:
         """Return the least time from a slot to the first token of a request that is predicted for
@@ -245,9 +240,9 @@ class WarmPlacement:
         asked = self._asked.get(request)
         if asked is None or not asked.fleet.tokens_per_s.is_measured:
             return 0.0
-        agents = [*self.index.find(asked.hashes), *islice(asked.fleet.agents, MAX_LOOKED_AT)]
-        depths = {agent: self.index.depth(agent, asked.hashes) for agent in agents}
-        return min((self._time_s(agent, asked, depths[agent]) for agent in depths), default=0.0)
+        found = self.index.find(asked.hashes)
+        agents = {**dict.fromkeys(islice(asked.fleet.agents, MAX_LOOKED_AT), 0), **found}
+        return min([self._time_s(asked, *each) for each in agents.items()], default=0.0)
 
     def prompt_s(self, request: RequestKey) -> float:
         """Return how long the tokens of a prompt take that the agent with most of it lacks; 0 as
@@ -268,11 +263,30 @@ class WarmPlacement:
             fleet = self._fleets[deployment] = Fleet(hash(deployment))
         return fleet
 
+    def _options(self, asked: Asked, least: AgentKey, standing: Standing) -> list[_Option]:
+        """Return the agents that may have a request: with a free slot, or with its beginning."""
+        found = self.index.find(asked.hashes)
+        options = list[_Option]()
+        for agent in self._candidates(asked.fleet, found, least):
+            stands = standing(agent)
+            if stands is None:
+                continue
+            load, last, is_free = stands
+            depth = found.get(agent, 0)
+            if is_free:
+                time_s = self._time_s(asked, agent, depth)
+                options.append((load, last, agent, time_s, depth, 0.0))
+            elif depth:
+                wait_s = self._agents[agent].wait_s()
+                time_s = wait_s + self._time_s(asked, agent, depth)
+                options.append((load, last, agent, time_s, depth, wait_s))
+        return options
+
     def _candidates(
         self, fleet: Fleet, found: Iterable[AgentKey], least: AgentKey
     ) -> dict[AgentKey, None]:
         if len(fleet.agents) <= MAX_LOOKED_AT:
-            return {**fleet.agents, least: None}
+            return fleet.agents if least in fleet.agents else {**fleet.agents, least: None}
         candidates = dict.fromkeys(found)
         candidates[least] = None
         for agent in list(islice(fleet.agents, MAX_LOOKED_AT)):
@@ -294,13 +308,13 @@ class WarmPlacement:
             missing = max(missing - answered[1], 1.0)
         return missing
 
-    def _time_s(self, agent: AgentKey, asked: Asked, depth: int) -> float:
+    def _time_s(self, asked: Asked, agent: AgentKey, depth: int) -> float:
         """Return the time from a slot of the agent to the first token."""
-        record = self._agents.get(agent)
+        record, missing = self._agents.get(agent), self._missing(asked, agent, depth)
         if record is None:
-            return self._missing(asked, agent, depth) / asked.fleet.tokens_per_s.value
-        missing = self._missing(asked, agent, depth)
-        return record.base_s.value + (record.before(missing) + missing) / record.tokens_per_s
+            return missing / asked.fleet.tokens_per_s.value
+        before = record.before(missing) if record.missing else 0.0
+        return record.base_s.value + (before + missing) / record.tokens_per_s
 
     def _measure(self, record: AgentRecord, tokens: float, took_s: float) -> None:
         if tokens < 4 * WORTH_TELLING:
@@ -325,9 +339,9 @@ class WarmPlacement:
         that it lets pass.
         """
         wait_s = busy[5]
-        saved = self._missing(asked, free[3], free[4]) - self._missing(asked, busy[3], busy[4])
-        saved_s = saved / self._agents[busy[3]].tokens_per_s
-        gained_s = free[0] + min(1 + waiting, MOST_SERVED) * saved_s - busy[0]
+        saved = self._missing(asked, free[2], free[4]) - self._missing(asked, busy[2], busy[4])
+        saved_s = saved / self._agents[busy[2]].tokens_per_s
+        gained_s = free[3] + min(1 + waiting, MOST_SERVED) * saved_s - busy[3]
         if gained_s <= TIE_S:
             return 0.0
         return min(MAX_HOLD_S, 2 * wait_s if waiting else gained_s + wait_s)
@@ -337,22 +351,16 @@ class WarmPlacement:
         self._num_held += 1
         self._agents[agent].num_held += 1
 
-    def _shown(
-        self,
-        asked: Asked,
-        chosen: _Option,
-        options: list[_Option],
-    ) -> Prediction:
-        others = sorted(each for each in options if each is not chosen)
-        return Prediction(
-            round(asked.prompt.size_bytes * asked.fleet.tokens_per_byte.value),
-            tuple(
-                Option(
-                    self._agents[agent].label if agent in self._agents else "",
-                    round(self._tokens(asked, depth)),
-                    predicted_s,
-                    wait_s,
-                )
-                for predicted_s, _, _, agent, depth, wait_s in (chosen, *others[: MOST_SHOWN - 1])
-            ),
-        )
+    def _shown(self, asked: Asked, chosen: _Option, options: list[_Option]) -> Prediction:
+        shown = [self._option(asked, chosen)]
+        if len(options) > 1:
+            other = min([each for each in options if each is not chosen], key=_PREDICTED_S)
+            shown.append(self._option(asked, other))
+        tokens = asked.prompt.size_bytes * asked.fleet.tokens_per_byte.value
+        return Prediction(round(tokens), tuple(shown))
+
+    def _option(self, asked: Asked, option: _Option) -> Option:
+        _, _, agent, predicted_s, depth, wait_s = option
+        record = self._agents.get(agent)
+        label = "" if record is None else record.label
+        return Option(label, round(self._tokens(asked, depth)), predicted_s, wait_s)

@@ -26,7 +26,7 @@ from paddler_trio.scheduler.virtual.virtual_engine import (
 )
 
 SALT: Final = hash("default")
-"""What the placement mixes into the hashes of prompts."""
+"""What the placement mixes into the first hash of a prompt."""
 
 
 @attrs.frozen
@@ -205,19 +205,20 @@ class ExactIndex(PrefixIndex):
         super().__init__()
         self._engines = engines
 
-    def find(self, hashes: Sequence[int]) -> dict[AgentKey, int]:
+    def find(self, hashes: tuple[int, ...]) -> dict[AgentKey, int]:
         found = {agent: self.depth(agent, hashes) for agent in self._engines}
         ranked = sorted(found.items(), key=lambda each: -each[1])
         return {agent: depth for agent, depth in ranked if depth}
 
-    def deepest(self, hashes: Sequence[int]) -> int:
+    def deepest(self, hashes: tuple[int, ...]) -> int:
         return max(self.depth(agent, hashes) for agent in self._engines)
 
-    def depth(self, agent: AgentKey, hashes: Sequence[int]) -> int:
-        return self._engines[agent].depth([each ^ SALT for each in hashes])
+    def depth(self, agent: AgentKey, hashes: tuple[int, ...]) -> int:
+        unsalted = (hashes[0] ^ SALT, *hashes[1:]) if hashes else ()
+        return self._engines[agent].depth(unsalted)
 
-    def put(self, agent: AgentKey, hashes: Sequence[int]) -> None:
-        """The engines are asked."""
+    def put(self, agent: AgentKey, hashes: tuple[int, ...]) -> int:
+        return self.depth(agent, hashes)
 
     def has_lost(self, agent: AgentKey) -> None:
         """The engines are asked."""

@@ -10,7 +10,6 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.deadlines import expected_start_s
-from paddler_trio.balancer.activity.placement_words import why
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import StepReader, ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
@@ -278,7 +277,7 @@ class StepSource:
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.revision = self._requests[choice].revision
-            exchange.placement = why(self._requests[choice].choice)
+            exchange.placement = self._requests[choice].choice
             exchange.on_revision()
         results = step_results.results
         error = from_result(results[-1]) if results else None
