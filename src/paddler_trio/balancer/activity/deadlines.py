@@ -35,9 +35,10 @@ def expected_start_s(pools: Pools, request: Request) -> float | None:
     """Return how long a request that waits will wait yet; None if it does not, or if neither the
     pace of its queue nor the end of a load is known."""
     paced_s, held = _paced_start_s(pools, request), pools.hold_of(request)
-    if held is None or pools.position(request) is None:
+    left_s = 0.0 if held is None else held.until_s - trio.current_time()
+    if left_s <= 0 or pools.position(request) is None:
         return paced_s
-    return max(paced_s or 0.0, held.until_s - trio.current_time())
+    return max(paced_s or 0.0, left_s)
 
 
 def _paced_start_s(pools: Pools, request: Request) -> float | None:

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 import trio
 
+from paddler_trio.balancer.agents.retry_advice import retry_advice
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -21,7 +22,7 @@ from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
-from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL
+from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL, SHUTTING_DOWN, Failure
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (
@@ -178,7 +179,7 @@ def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
 def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> AgentConnection | None:
     """Raise HttpProblem if it is no use to wait for one."""
     if dispatcher.is_draining:
-        raise HttpProblem(503, "balancer is shutting down")
+        raise _busy(dispatcher, pool.name, SHUTTING_DOWN.description)
     if not pool.is_known:
         raise HttpProblem(404, f"the deployment {pool.name!r} was removed")
     agents = pool.agents.values()
@@ -200,5 +201,6 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
 
 
 def _busy(dispatcher: Dispatcher, deployment: str, problem: str) -> HttpProblem:
-    retry_after_s = dispatcher.pools.retry_after_s(deployment)
-    return HttpProblem(503, problem, [(b"retry-after", b"%d" % retry_after_s)])
+    return HttpProblem(
+        503, problem, retry_advice(dispatcher.pools, Failure(503, problem), deployment)
+    )

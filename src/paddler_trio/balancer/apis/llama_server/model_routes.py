@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.retry_advice import retry_advice
 from paddler_trio.balancer.apis.anthropic.anthropic_models import (
     anthropic_list,
     anthropic_model,
@@ -34,6 +35,7 @@ from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -338,7 +340,9 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
             entries.append(slot | {"is_processing": number < busy} | counts)
     query = parse_qs(exchange.http.query.decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
-        raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
+        full = Failure(503, "no slot is free")
+        pools, name = backend.dispatcher.pools, backend.deployment.name
+        raise ApiError(full.code, full.description, headers=retry_advice(pools, full, name))
     await exchange.send_json(200, entries)
 
 
