@@ -20,7 +20,12 @@ def retry_advice(
     What another process has taken over is answered there at once. Everything else waits for the
     queue of the deployment to move, or for its model.
     """
-    if failure.code not in (429, 503) and failure != BUFFERED_TOO_LONG:
-        return []
-    seconds = AT_ONCE_S if failure == MOVED else pools.retry_after_s(deployment)
-    return [(b"retry-after", b"%d" % seconds)]
+    if failure == MOVED:
+        return [(b"retry-after", b"%d" % AT_ONCE_S)]
+    is_worth_it = failure.code in (429, 503) or failure == BUFFERED_TOO_LONG
+    return retry_later(pools, deployment) if is_worth_it else []
+
+
+def retry_later(pools: Pools, deployment: str = DEFAULT_DEPLOYMENT) -> list[Header]:
+    """Return the header of what waits for that queue."""
+    return [(b"retry-after", b"%d" % pools.retry_after_s(deployment))]

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import attrs
 import structlog
 
-from paddler_trio.balancer.agents.retry_advice import retry_advice
+from paddler_trio.balancer.agents.retry_advice import retry_later
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
@@ -23,7 +23,6 @@ from paddler_trio.errors import WireError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import REQUEST_ID_HEADER, Exchange
 from paddler_trio.net.server.router import RouteTable, cause_of, refuse_websocket
-from paddler_trio.nursery_tree.request_endings import Failure
 
 log = structlog.get_logger("apis")
 
@@ -152,9 +151,9 @@ class ApiRouter:
 
     async def _send(self, exchange: ApiExchange, error: ApiError, dialect: Dialect) -> None:
         headers = [*error.headers]
-        if all(name != b"retry-after" for name, _ in headers):
-            failure = Failure(error.status, error.message)
-            headers += retry_advice(self.backend.dispatcher.pools, failure)
+        is_told = any(name == b"retry-after" for name, _ in headers)
+        if error.status in (429, 503) and not is_told:
+            headers += retry_later(self.backend.dispatcher.pools)
         # the official clients try every 5xx again unless they are told that it is of no use
         if error.status == 501:
             headers.append((b"x-should-retry", b"false"))

@@ -15,7 +15,7 @@ import trio
 from paddler_trio.balancer.agents.direct_results import send_directly
 from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.agents.ready_steps import StepReader
-from paddler_trio.balancer.agents.retry_advice import retry_advice
+from paddler_trio.balancer.agents.retry_advice import retry_advice, retry_later
 from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import Deployments
@@ -31,7 +31,6 @@ from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.paddler.messages import error_line, response_lines
@@ -153,8 +152,7 @@ class InferenceRoutes:
         return retry_advice(self.dispatcher.pools, failure, request.deployment)
 
     def _not_yet(self, words: str) -> HttpProblem:
-        advice = retry_advice(self.dispatcher.pools, Failure(503, words))
-        return HttpProblem(503, words, advice)
+        return HttpProblem(503, words, retry_later(self.dispatcher.pools))
 
     def _must_generate(self) -> None:
         if not self.states.generates_tokens:

@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.agents.retry_advice import retry_advice
+from paddler_trio.balancer.agents.retry_advice import retry_advice, retry_later
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
 from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
@@ -357,7 +357,7 @@ class Forwarding:
                 return agent
             here = ", ".join(each.label for each in agents) or "none"
             words = f"X-Paddler-Agent: no agent {name[:80]!r} is connected here; there is: {here}"
-            raise HttpProblem(503, words, self._advice(Failure(503, words), pool))
+            raise HttpProblem(503, words, retry_later(self.dispatcher.pools, pool.name))
         slot = slot_of(exchange.path, body)
         if slot is None:
             return None

@@ -65,7 +65,7 @@ _LIBRARY_DEFAULT_S = 600
 
 @attrs.frozen
 class Patience:
-    """For how long a client waits for the whole answer.
+    """The time for which a client waits for the whole answer.
 
     Args:
       seconds: counted from ``since_s``.

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
-from paddler_trio.balancer.agents.retry_advice import retry_advice
+from paddler_trio.balancer.agents.retry_advice import retry_later
 from paddler_trio.balancer.apis.anthropic.anthropic_models import (
     anthropic_list,
     anthropic_model,
@@ -35,7 +35,6 @@ from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.request import Lease
-from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -340,9 +339,8 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
             entries.append(slot | {"is_processing": number < busy} | counts)
     query = parse_qs(exchange.http.query.decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
-        full = Failure(503, "no slot is free")
-        pools, name = backend.dispatcher.pools, backend.deployment.name
-        raise ApiError(full.code, full.description, headers=retry_advice(pools, full, name))
+        advice = retry_later(backend.dispatcher.pools, backend.deployment.name)
+        raise ApiError(503, "no slot is free", headers=advice)
     await exchange.send_json(200, entries)
 
 
