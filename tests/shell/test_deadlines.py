@@ -236,7 +236,7 @@ def test_what_is_no_time_bounds_nothing(asked: object) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "seconds"),
     [
-        (b"x-stainless-read-timeout", b"20.0", 20.0),
+        (b"x-stainless-read-timeout", b"20.0", 21.0),
         (b"x-stainless-timeout", b"20", 21.0),
         (b"x-stainless-read-timeout", b"600", None),
         (b"x-stainless-timeout", b"0", None),
@@ -247,6 +247,6 @@ async def test_a_library_waits_so_long_for_an_answer_and_no_stream(
     name: bytes, text: bytes, seconds: float | None
 ) -> None:
     """Its default is nobody's wish, and of a stream it means each read."""
-    expected = None if seconds is None else Patience(seconds, name.decode(), 3.0)
+    expected = None if seconds is None else Patience(seconds, f"{name.decode()} and 1 s", 3.0)
     assert noted(None, (name, text)) == expected
     assert noted(None, (name, text), is_stream=True) is None

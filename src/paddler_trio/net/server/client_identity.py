@@ -57,10 +57,12 @@ _TIMEOUT_HEADERS = {
 }
 """Headers that bound the whole answer, with their names for people, and how many of each are a
 second: ours, LiteLLM's, and the one in which Envoy tells a server when it will cut the response."""
-_LIBRARY_HEADERS = {b"x-stainless-read-timeout": 0, b"x-stainless-timeout": 1}
+_LIBRARY_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 """Headers in which the libraries of OpenAI and Anthropic tell for how many seconds they wait until
-something comes, with what is to be added: the second one is cut to whole seconds."""
+something comes."""
 _LIBRARY_DEFAULT_S = 600
+_LIBRARY_GRACE_S = 1
+"""A client that leaves on time raises what its user expects; and some cut to whole seconds."""
 
 
 @attrs.frozen
@@ -162,10 +164,10 @@ def note_timeout(exchange: Exchange, asked: object, since_s: float, *, is_stream
       since_s: when the request came, on Trio's clock.
     """
     found = {"timeout": seconds_of(asked)}
-    for header, more_s in () if is_stream else _LIBRARY_HEADERS.items():
+    for header in () if is_stream else _LIBRARY_HEADERS:
         seconds = seconds_of((exchange.header(header) or b"").decode("latin-1"))
         if seconds is not None and 1 <= seconds < _LIBRARY_DEFAULT_S:
-            found[header.decode()] = seconds + more_s
+            found[f"{header.decode()} and 1 s"] = seconds + _LIBRARY_GRACE_S
     for field, seconds in found.items():
         before = PATIENCE.get()
         if seconds is not None and (before is None or seconds < before.seconds):
