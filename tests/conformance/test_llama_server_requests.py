@@ -554,7 +554,8 @@ def test_no_slot_is_free_where_there_is_none(lonely: Fleet) -> None:
     with httpx.Client(base_url=lonely.inference_url, trust_env=False, timeout=60) as nobody:
         assert nobody.get("/slots").json() == []
         answer = nobody.get("/slots?fail_on_no_slot=1")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) >= 1
         assert nobody.get("/props").json()["total_slots"] == 0
 
 

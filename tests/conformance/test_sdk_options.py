@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import anthropic
@@ -266,6 +269,71 @@ def test_completion_tokens_may_be_bounded_by_the_newer_name(client: openai.OpenA
     assert told.usage.completion_tokens == 5
     with pytest.raises(openai.BadRequestError, match="say different things"):
         chat(client, max_completion_tokens=5)
+
+
+@contextmanager
+def full(fleet: Fleet) -> Iterator[None]:
+    """All four slots are taken, and stay so."""
+    body = {"prompt": "Once", "n_predict": 4000, "ignore_eos": True, "stream": True}
+    with ExitStack() as held:
+        http = held.enter_context(httpx.Client(trust_env=False, timeout=60))
+        url = f"{fleet.inference_url}/completion"
+        answers = [held.enter_context(http.stream("POST", url, json=body)) for _ in range(4)]
+        lines = [each.iter_lines() for each in answers]
+        assert all(next(each) for each in lines)
+        yield
+
+
+class Watched:
+    """Shows what comes before a client's library reads it."""
+
+    def __init__(self, below: Any, seen: list[bytes], waits: threading.Event) -> None:
+        self.below, self.seen, self.waits = below, seen, waits
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.below:
+            self.seen.append(piece)
+            if b": queued position=" in piece:
+                self.waits.set()
+            yield piece
+
+
+def test_libraries_bear_the_comments_of_streams_that_wait(fleet: Fleet) -> None:
+    seen = [list[bytes]() for _ in range(4)]
+    waits = [threading.Event() for _ in range(4)]
+    short: Any = {"model": "m", "stream": True}
+
+    def events(number: int) -> list[Any]:
+        def watch(response: Any) -> None:
+            byte_stream = type(response.stream).__mro__[1]  # of httpx, or of the library's own
+            watched = type("Stream", (Watched, byte_stream), {})
+            response.stream = watched(response.stream, seen[number], waits[number])
+
+        http = {"trust_env": False, "event_hooks": {"response": [watch]}}
+        if number == 3:
+            claude = anthropic.Anthropic(
+                base_url=fleet.inference_url,
+                api_key="none",
+                http_client=anthropic.DefaultHttpxClient(**http),
+            )
+            with claude:
+                return [*claude.messages.create(messages=WHO, max_tokens=8, **short)]
+        base_url, openais = f"{fleet.inference_url}/v1", openai.DefaultHttpxClient(**http)
+        with openai.OpenAI(base_url=base_url, api_key="none", http_client=openais) as client:
+            match number:
+                case 0:
+                    return [*client.completions.create(prompt="Once", max_tokens=8, **short)]
+                case 1:
+                    return [*chat(client, stream=True)]
+            return [*client.responses.create(input="Hi", max_output_tokens=8, **short)]
+
+    with ThreadPoolExecutor(4) as pool:
+        with full(fleet):
+            answers = [pool.submit(events, number) for number in range(4)]
+            assert all(each.wait(30) for each in waits)
+        for answer, pieces in zip(answers, seen, strict=True):
+            assert len(answer.result()) > 2
+            assert pieces[0].startswith(b": queued position=")
 
 
 def test_a_client_that_waits_no_longer_frees_its_slot(client: openai.OpenAI, fleet: Fleet) -> None:

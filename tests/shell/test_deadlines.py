@@ -14,8 +14,14 @@ from exchanges import exchange_for
 from paddler_trio.balancer.activity.deadlines import LOOK_S, Deadlines, expected_start_s
 from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.net.server.client_identity import TIMEOUT_S, timeout_of
+from paddler_trio.net.server.client_identity import (
+    PATIENCE,
+    Patience,
+    client_of,
+    note_timeout,
+)
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.pool import Hold
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 
@@ -39,11 +45,11 @@ async def watched() -> AsyncIterator[World]:
 @contextmanager
 def waits(seconds: float | None) -> Iterator[None]:
     """A client that waits for so long."""
-    token = TIMEOUT_S.set(seconds)
+    token = PATIENCE.set(None if seconds is None else Patience(seconds))
     try:
         yield
     finally:
-        TIMEOUT_S.reset(token)
+        PATIENCE.reset(token)
 
 
 def finish(peer: Peer, request: Request) -> None:
@@ -144,18 +150,103 @@ async def test_who_says_nothing_waits_for_ever(autojump_clock: MockClock) -> Non
         request.stop()
 
 
+async def test_time_counts_from_when_the_client_asked(autojump_clock: MockClock) -> None:
+    """Also for what is submitted later: images come first, and choices one after the other."""
+    async with watched() as here:
+        asked_s = trio.current_time()
+        await trio.sleep(4.0)
+        token = PATIENCE.set(Patience(7.0, "timeout", asked_s))
+        request = here.submit()
+        PATIENCE.reset(token)
+        await request.wait_ended()
+        assert trio.current_time() - asked_s == pytest.approx(7.0, abs=0.01)
+        assert request.failure is not None
+        assert request.failure.description == "timeout: no slot was free within 7 s"
+
+
+async def test_a_load_counts_in_what_is_expected(autojump_clock: MockClock) -> None:
+    async with watched() as here:
+        request = here.submit()
+        assert expected_start_s(here.dispatcher.pools, request) is None
+        here.dispatcher.hold("default", Hold("m is loading", trio.current_time() + 30.0))
+        assert expected_start_s(here.dispatcher.pools, request) == pytest.approx(30.0)
+        request.stop()
+
+
+def patience_of(*headers: tuple[bytes, bytes]) -> Patience | None:
+    client_of(exchange_for({"type": "http", "headers": list(headers)}))
+    return PATIENCE.get()
+
+
 @pytest.mark.parametrize(
-    ("text", "seconds"), [(b"2", 2.0), (b" 0.5 ", 0.5), (b"30s", 30.0), (b"86400", 86_400.0)]
+    ("name", "text", "seconds"),
+    [
+        (b"x-request-timeout", b"2", 2.0),
+        (b"x-request-timeout", b" 0.5 ", 0.5),
+        (b"x-request-timeout", b"30s", 30.0),
+        (b"x-request-timeout", b"86400", 86_400.0),
+        (b"x-litellm-timeout", b"12.5", 12.5),
+        (b"x-envoy-expected-rq-timeout-ms", b"15000", 15.0),
+    ],
 )
-def test_seconds_are_read(text: bytes, seconds: float) -> None:
-    exchange = exchange_for({"headers": [(b"x-request-timeout", text)]})
-    assert timeout_of(exchange) == seconds
+async def test_headers_bound_the_answer(name: bytes, text: bytes, seconds: float) -> None:
+    found = patience_of((name, text))
+    assert found is not None
+    assert (found.seconds, found.field.lower()) == (seconds, name.decode())
+    assert found.since_s == pytest.approx(trio.current_time(), abs=1.0)
+
+
+async def test_the_shortest_time_counts() -> None:
+    found = patience_of((b"x-request-timeout", b"9"), (b"x-envoy-expected-rq-timeout-ms", b"8000"))
+    assert found is not None
+    assert (found.seconds, found.field) == (8.0, "x-envoy-expected-rq-timeout-ms")
 
 
 @pytest.mark.parametrize(
     "text", [b"", b"0", b"-1", b"soon", b"nan", b"1e3", b"86401", b"9" * 100, b"\xff"]
 )
 def test_what_is_no_number_of_seconds_is_refused_with_the_limit(text: bytes) -> None:
-    exchange = exchange_for({"headers": [(b"x-request-timeout", text)]})
-    with pytest.raises(HttpProblem, match=r"X-Request-Timeout is .* at most 86400"):
-        timeout_of(exchange)
+    with pytest.raises(HttpProblem, match=r"X-Request-Timeout is .* seconds, .* at most 86400"):
+        patience_of((b"x-request-timeout", text))
+    with pytest.raises(HttpProblem, match=r"timeout-ms is '10s', .* milliseconds, .* 86400000"):
+        patience_of((b"x-envoy-expected-rq-timeout-ms", b"10s"))
+
+
+def noted(
+    asked: object = None, *headers: tuple[bytes, bytes], is_stream: bool = False
+) -> Patience | None:
+    """What counts of a request that came at the second 3."""
+    exchange = exchange_for({"type": "http", "headers": list(headers)})
+    client_of(exchange)
+    note_timeout(exchange, asked, 3.0, is_stream=is_stream)
+    return PATIENCE.get()
+
+
+@pytest.mark.parametrize("asked", [20, 20.0, "20", "20 s"])
+async def test_a_body_bounds_its_answer(asked: object) -> None:
+    assert noted(asked) == Patience(20.0, "timeout", 3.0)
+    assert noted(asked, (b"x-request-timeout", b"9")) != Patience(20.0, "timeout", 3.0)
+
+
+@pytest.mark.parametrize("asked", [None, True, 0, -1, "soon", {}, [1], 1e9, float("nan")])
+def test_what_is_no_time_bounds_nothing(asked: object) -> None:
+    assert noted(asked) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "seconds"),
+    [
+        (b"x-stainless-read-timeout", b"20.0", 21.0),
+        (b"x-stainless-timeout", b"20", 21.0),
+        (b"x-stainless-read-timeout", b"600", None),
+        (b"x-stainless-timeout", b"0", None),
+        (b"x-stainless-timeout", b"NOT_GIVEN", None),
+    ],
+)
+async def test_a_library_waits_so_long_for_an_answer_and_no_stream(
+    name: bytes, text: bytes, seconds: float | None
+) -> None:
+    """Its default is nobody's wish, and of a stream it means each read."""
+    expected = None if seconds is None else Patience(seconds, f"{name.decode()} and 1 s", 3.0)
+    assert noted(None, (name, text)) == expected
+    assert noted(None, (name, text), is_stream=True) is None

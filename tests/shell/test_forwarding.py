@@ -16,6 +16,7 @@ from dispatch_world import LIMITS, World, status_of, world
 from http_world import PATIENCE_S, Served, hello, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.balancer.activity.deadlines import Deadlines
 from paddler_trio.balancer.hot_restart.departure import Departure
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
@@ -27,9 +28,11 @@ from paddler_trio.net.tunnels import DIAL_S, Tunnel, Tunnels
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import UPSTREAM
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.nursery_tree.request_endings import Stopped
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.trio.trio_link import TAG, parse_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
@@ -135,9 +138,11 @@ class Port:
 
 
 @asynccontextmanager
-async def port(limits: DispatchLimits = LIMITS) -> AsyncIterator[Port]:
+async def port(
+    limits: DispatchLimits = LIMITS, *observers: DispatchObserver
+) -> AsyncIterator[Port]:
     """At the end of the block every request must have ended, and no slot may be taken."""
-    async with world(limits) as here:
+    async with world(limits, observers) as here:
         here.dispatcher.pools.open_upstream(DEFAULT_UPSTREAM)
         forwarding = Forwarding(dispatcher=here.dispatcher)
         app = ReverseProxy(forwarding, ServerPools(here.dispatcher))
@@ -226,7 +231,7 @@ async def test_a_refusal_has_nothing_that_a_guard_behind_it_adds() -> None:
             client = await served.connect()
             await client.stream.send_all(IN_A_SLOT.replace(b"Host", b"X-Paddler-Agent: x\r\nHost"))
             status, head, body = await client.response()
-        assert (status, b"x-behind" in head) == (503, False)
+        assert (status, b"x-behind" in head, b"\r\nretry-after: 10" in head) == (503, False, True)
         assert b"no agent 'x' is connected here" in body
         agent.close(here)
 
@@ -239,9 +244,26 @@ async def test_what_waits_for_a_server_is_answered_when_the_balancer_drains(targ
         await wait_all_tasks_blocked()
         opened.here.dispatcher.drain()
         with trio.fail_after(PATIENCE_S):
-            status, _, body = await client.response()
+            status, head, body = await client.response()
         assert status == 503
         assert b"balancer is shutting down" in body
+        assert b"\r\nretry-after: 10" in head
+
+
+@pytest.mark.parametrize(
+    "field", [b"X-Request-Timeout: 0.2", b"x-envoy-expected-rq-timeout-ms: 200"]
+)
+async def test_a_client_that_waits_only_so_long_for_a_server_is_refused_then(field: bytes) -> None:
+    deadlines = Deadlines(WarmPlacement(trio.current_time))
+    async with port(PATIENT, deadlines) as opened, trio.open_nursery() as nursery:
+        nursery.start_soon(deadlines.run, opened.here.dispatcher.pools)
+        client = await opened.served.connect()
+        await client.stream.send_all(IN_A_SLOT.replace(b"Host", field + b"\r\nHost"))
+        with trio.fail_after(PATIENCE_S):
+            status, head, body = await client.response()
+        assert (status, b"\r\nretry-after: 10" in head) == (503, True)
+        assert b"no slot was free within 0.2 s" in body
+        nursery.cancel_scope.cancel()
 
 
 async def taken(front: Front, taken: list[Tunnel | LinkError]) -> None:

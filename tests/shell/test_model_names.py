@@ -621,7 +621,11 @@ async def test_a_stream_hears_why_it_waits_and_a_refusal_says_when_to_come_again
             body = {"messages": MESSAGES, "model": "coder", "stream": True}
             status, text = await here.ask("/v1/chat/completions", body)
         assert status == 200
-        assert text.count(": queued position=0 coder is loading on a2\n") >= 10
+        told = re.findall(
+            r": queued position=0 expected_start_s=(\S+) coder is loading on a2\n", text
+        )
+        assert len(told) >= 10
+        assert [float(each) for each in told[:3]] == [29.0, 27.0, 25.0]
         assert '"content":"coder"' in text
 
 

@@ -168,6 +168,8 @@ class Dispatcher:
             needs=work.needs,
             revision=request.pinned_to,
         )
+        if not isinstance(decision, Granted):
+            pool.rate.waits(trio.current_time())
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)
         self._take(pool, request, decision)
@@ -179,10 +181,8 @@ class Dispatcher:
         self._requests[request.key] = pool.requests[request.key] = request
         pool.entered(request)
         request.on_move = self._moved
-        if isinstance(decision, Queued):
-            pool.rate.waits(trio.current_time())
-            if decision.displaced is not None:
-                self._requests[decision.displaced].end(DISPLACED)
+        if isinstance(decision, Queued) and decision.displaced is not None:
+            self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
 
     def _refusal_at_once(self, request: Request, pool: Pool | None) -> Failure | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 
+import attrs
 import pytest
 
 from paddler_trio.scheduler.virtual.virtual_engine import (
@@ -12,7 +15,7 @@ from paddler_trio.scheduler.virtual.virtual_engine import (
     EngineSpeed,
     VirtualPrompt,
 )
-from paddler_trio.scheduler.virtual.virtual_fleet import Turn, VirtualFleet
+from paddler_trio.scheduler.virtual.virtual_fleet import Outcome, Turn, VirtualFleet
 
 SPEED = EngineSpeed()
 
@@ -47,6 +50,37 @@ def test_a_wait_is_predicted_within_a_factor_of_two(load: float) -> None:
     assert len(known) > 150
     right = [each for each in known if 0.5 <= each <= 2.0]
     assert len(right) >= 0.9 * len(known)
+
+
+def met_s(let_in: Sequence[Outcome], at_s: float) -> float | None:
+    """Return how long somebody who came at that time would have waited for a slot: until the next
+    one who was let in had it."""
+    place = bisect_left(let_in, at_s, key=lambda each: each.arrived_s)
+    return let_in[place].arrived_s + let_in[place].waited_s - at_s if place < len(let_in) else None
+
+
+@pytest.mark.parametrize("most_tries", [2, 1000])
+@pytest.mark.parametrize("max_buffered", [10, 30])
+@pytest.mark.parametrize("load", [1.5, 3.0])
+def test_who_comes_again_when_told_waits_half_to_twice_as_long(
+    load: float, max_buffered: int, most_tries: int
+) -> None:
+    """Whether clients give up as those of OpenAI do, or come again until they are let in."""
+    fleet = VirtualFleet([(2, SPEED)] * 3, max_buffered=max_buffered, most_tries=most_tries)
+    made = arrivals(random.Random(5), 400, 0.3 / load)
+    named = [(at_s, attrs.evolve(turn, client=f"c{n % 4}")) for n, (at_s, turn) in enumerate(made)]
+    outcomes = fleet.run(named)
+    let_in = [each for each in outcomes if each.refused_s is None]
+    met = [
+        waited_s / each.retry_after_s
+        for each in outcomes
+        if each.refused_s is not None and each.tries < most_tries
+        if (waited_s := met_s(let_in, each.refused_s + each.retry_after_s)) is not None
+    ]
+    assert len(met) > 100
+    right = [each for each in met if 0.5 <= each <= 2.0]
+    print(load, max_buffered, most_tries, len(met), len(right) / len(met), len(let_in))
+    assert len(right) >= 0.9 * len(met)
 
 
 def test_everything_is_answered_and_tokens_are_computed_or_cached() -> None:

@@ -111,7 +111,12 @@ test("usage and timings become counts, whichever chunk has them", () => {
 test("a comment says why it waits until the first text comes", () => {
   const comment = (answer: Answer, text: string) => withItem(answer, { kind: "comment", text }, 1);
   let answer = comment(newAnswer("r1", "default", 0), "queued position=3 the model is loading");
-  assert.deepEqual(answer.waiting, { kind: "queued", position: 3, reason: "the model is loading" });
+  const reason = "the model is loading";
+  assert.deepEqual(answer.waiting, { kind: "queued", position: 3, startS: null, reason });
+  answer = comment(answer, "queued position=2 expected_start_s=12.5 the model is loading");
+  assert.deepEqual(answer.waiting, { kind: "queued", position: 2, startS: 12.5, reason });
+  answer = comment(answer, "queued position=1 expected_start_s=0.4");
+  assert.deepEqual(answer.waiting, { kind: "queued", position: 1, startS: 0.4, reason: "" });
   answer = comment(answer, "prefilling tokens=512/4096");
   assert.deepEqual(answer.waiting, { kind: "prefilling", done: 512, total: 4096 });
   answer = after([delta({ content: "A" })], answer);

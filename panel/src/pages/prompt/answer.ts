@@ -12,7 +12,7 @@ export interface ToolCall {
 
 /** Why nothing comes yet, as the balancer says it in a comment. */
 export type Waiting =
-  | { readonly kind: "queued"; readonly position: number; readonly reason: string }
+  | { readonly kind: "queued"; readonly position: number; readonly startS: number | null; readonly reason: string }
   | { readonly kind: "prefilling"; readonly done: number; readonly total: number }
   | { readonly kind: "working" };
 
@@ -210,11 +210,12 @@ function statusOf(code: unknown): number {
   }
 }
 
-/** `queued position=2 reason`, `prefilling tokens=512/4096` or `working`; null for others. */
+/** `queued position=2 expected_start_s=1.4 reason`, `prefilling tokens=512/4096` or `working`; null for others. */
 export function readWaiting(text: string): Waiting | null {
-  const queued = /^queued position=(\d+)(?: (.*))?$/.exec(text);
+  const queued = /^queued position=(\d+)(?: expected_start_s=([\d.]+))?(?: (.*))?$/.exec(text);
   if (queued !== null) {
-    return { kind: "queued", position: Number(queued[1]), reason: queued[2] ?? "" };
+    const startS = queued[2] === undefined ? null : Number(queued[2]);
+    return { kind: "queued", position: Number(queued[1]), startS, reason: queued[3] ?? "" };
   }
   const prefilling = /^prefilling tokens=(\d+)\/(\d+)$/.exec(text);
   if (prefilling !== null) {

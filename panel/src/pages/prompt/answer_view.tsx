@@ -164,9 +164,10 @@ function waitingText(waiting: Waiting | null): string {
   switch (waiting?.kind) {
     case "queued": {
       const why = waiting.reason === "" ? "" : `: ${waiting.reason}`;
+      const when = waiting.startS === null ? "" : `, about ${formatDuration(waiting.startS * 1000)} to go`;
       return waiting.position === 0
-        ? `Next in the queue${why}`
-        : `In the queue behind ${plural(waiting.position, "request")}${why}`;
+        ? `Next in the queue${when}${why}`
+        : `In the queue behind ${plural(waiting.position, "request")}${when}${why}`;
     }
     case "prefilling":
       return `Reading the prompt: ${formatCount(waiting.done)} of ${plural(waiting.total, "token")}`;

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.net.server.client_identity import TIMEOUT_S
+from paddler_trio.net.server.client_identity import PATIENCE, Patience
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.pools import Pools
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Request
@@ -32,8 +32,17 @@ MAX_LOOKED_AT: Final = 256
 
 
 def expected_start_s(pools: Pools, request: Request) -> float | None:
-    """Return how long a request that waits will wait yet; None if it does not, or if the pace of
-    its queue is not known."""
+    """Return how long a request that waits will wait yet; None if it does not, or if neither the
+    pace of its queue nor the end of a load is known."""
+    paced_s, held = _paced_start_s(pools, request), pools.hold_of(request)
+    left_s = 0.0 if held is None else held.until_s - trio.current_time()
+    if left_s <= 0 or pools.position(request) is None:
+        return paced_s
+    return max(paced_s or 0.0, left_s)
+
+
+def _paced_start_s(pools: Pools, request: Request) -> float | None:
+    """Return the same by the pace of its queue alone: how long a load takes is less sure."""
     pool = pools.find(request.deployment)
     ahead = None if pool is None else pool.ledger.position(request.key)
     if pool is None or ahead is None:
@@ -41,22 +50,31 @@ def expected_start_s(pools: Pools, request: Request) -> float | None:
     return pool.rate.wait_s(ahead + 1, trio.current_time())
 
 
+@attrs.frozen
+class _Watched:
+    request: Request
+    patience: Patience
+    ends_s: float
+
+
 @attrs.define(eq=False, repr=False)
 class Deadlines(DispatchObserver):
     """See the module docstring; one for a balancer. Its task ends requests, not the observer."""
 
     placement: WarmPlacement
-    _watched: dict[RequestKey, tuple[Request, float]] = attrs.field(factory=dict, init=False)
-    """Requests that have not ended and whose clients do not wait for ever, and for how long."""
+    _watched: dict[RequestKey, _Watched] = attrs.field(factory=dict, init=False)
+    """Requests that have not ended and whose clients do not wait for ever."""
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __repr__(self) -> str:
         return f"<Deadlines of {len(self._watched)} requests>"
 
     def arrived(self, request: Request) -> None:
-        timeout_s = TIMEOUT_S.get()
-        if timeout_s is not None:
-            self._watched[request.key] = request, timeout_s
+        patience = PATIENCE.get()
+        if patience is not None:
+            since_s = request.arrived_s if patience.since_s is None else patience.since_s
+            watched = _Watched(request, patience, since_s + patience.seconds)
+            self._watched[request.key] = watched
             self._news.set()
 
     def moved(self, request: Request, left: Phase) -> None:
@@ -78,25 +96,26 @@ class Deadlines(DispatchObserver):
     def look(self, pools: Pools) -> None:
         """End those whose time is over, or will be before they have an answer."""
         now_s = trio.current_time()
-        for request, timeout_s in list(self._watched.values()):
-            if now_s >= request.arrived_s + timeout_s:
-                request.abort(_over(request, timeout_s))
+        for each in list(self._watched.values()):
+            if now_s >= each.ends_s:
+                each.request.abort(_over(each))
         for key in list(islice(self._watched, MAX_LOOKED_AT)):
-            request, timeout_s = self._watched.pop(key)
+            each = self._watched.pop(key)
+            request = each.request
             if not request.is_over:
-                self._watched[key] = request, timeout_s  # others the next time
-                left_s = request.arrived_s + timeout_s - now_s
+                self._watched[key] = each  # others the next time
+                left_s = each.ends_s - now_s
                 needed_s = self._needed_s(pools, request)
                 sure_s = left_s if isinstance(request.phase, Buffered) else SURE * left_s
                 if needed_s is not None and needed_s > sure_s:
-                    request.abort(_hopeless(timeout_s, needed_s + timeout_s - left_s))
+                    request.abort(_hopeless(each, now_s + needed_s))
 
     def _pause_s(self) -> float:
         """Return when to look again, if nobody comes."""
         now_s = trio.current_time()
-        ends_s = [request.arrived_s + timeout_s for request, timeout_s in self._watched.values()]
+        ends_s = [each.ends_s for each in self._watched.values()]
         left_s = max(0.0, min(ends_s, default=math.inf) - now_s)
-        waits = any(isinstance(each.phase, Buffered) for each, _ in self._watched.values())
+        waits = any(isinstance(each.request.phase, Buffered) for each in self._watched.values())
         return min(left_s, LOOK_S) if waits else left_s
 
     def _needed_s(self, pools: Pools, request: Request) -> float | None:
@@ -104,7 +123,7 @@ class Deadlines(DispatchObserver):
         is there."""
         match request.phase:
             case Buffered():
-                start_s = expected_start_s(pools, request)
+                start_s = _paced_start_s(pools, request)
                 quickest_s = self.placement.quickest_s(request.key)
                 return None if start_s is None else start_s + quickest_s
             case Leased(lease) if lease.num_deliveries == 0 and lease.choice is not None:
@@ -121,15 +140,20 @@ class Deadlines(DispatchObserver):
                 return None
 
 
-def _over(request: Request, timeout_s: float) -> Failure:
-    if not request.agents:
-        return Failure(503, f"X-Request-Timeout: no slot was free within {timeout_s:g} s")
-    return Failure(504, f"X-Request-Timeout: the answer was not complete after {timeout_s:g} s")
+def _over(watched: _Watched) -> Failure:
+    patience = watched.patience
+    if not watched.request.agents:
+        words = f"{patience.field}: no slot was free within {patience.seconds:g} s"
+        return Failure(503, words)
+    words = f"{patience.field}: the answer was not complete after {patience.seconds:g} s"
+    return Failure(504, words)
 
 
-def _hopeless(timeout_s: float, needed_s: float) -> Failure:
+def _hopeless(watched: _Watched, ready_s: float) -> Failure:
+    patience = watched.patience
+    since_s = watched.ends_s - patience.seconds
     words = (
-        f"X-Request-Timeout: {timeout_s:g} s will not do, the first token is expected "
-        f"{needed_s:.1f} s after the arrival"
+        f"{patience.field}: {patience.seconds:g} s will not do, the first token is expected "
+        f"{ready_s - since_s:.1f} s after the arrival"
     )
     return Failure(503, words)

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 import trio
 
+from paddler_trio.balancer.agents.retry_advice import retry_advice, retry_later
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -21,7 +22,7 @@ from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
-from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL
+from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL, SHUTTING_DOWN
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (
@@ -178,7 +179,7 @@ def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
 def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> AgentConnection | None:
     """Raise HttpProblem if it is no use to wait for one."""
     if dispatcher.is_draining:
-        raise HttpProblem(503, "balancer is shutting down")
+        raise _busy(dispatcher, pool.name, SHUTTING_DOWN.description)
     if not pool.is_known:
         raise HttpProblem(404, f"the deployment {pool.name!r} was removed")
     agents = pool.agents.values()
@@ -195,10 +196,9 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
         raise HttpProblem(OLD_FOR_INFILL.code, OLD_FOR_INFILL.description)
     serving = [agent for agent in ours if agent.is_accepting]
     if not serving and pool.has_moved:
-        raise _busy(dispatcher, pool.name, MOVED.description)
+        raise HttpProblem(MOVED.code, MOVED.description, retry_advice(dispatcher.pools, MOVED))
     return min(serving, key=lambda agent: agent.slots_processing) if serving else None
 
 
 def _busy(dispatcher: Dispatcher, deployment: str, problem: str) -> HttpProblem:
-    retry_after_s = dispatcher.pools.retry_after_s(deployment)
-    return HttpProblem(503, problem, [(b"retry-after", b"%d" % retry_after_s)])
+    return HttpProblem(503, problem, retry_later(dispatcher.pools, deployment))

@@ -178,13 +178,13 @@ def from_problem(problem: HttpProblem) -> ApiError:
     return ApiError(problem.status, problem.text or "refused", headers=problem.headers)
 
 
-def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
-    """Return the error for a request that no agent ended.
+def from_failure(failure: Failure, advice: Iterable[Header]) -> ApiError:
+    """Return the error for a request that no agent ended, with ``advice`` on when to try again.
 
-    ``retry_after_s`` goes into statuses that clients retry. What an operator cancelled is not to be
-    sent again: the libraries of OpenAI and Anthropic read the second field, others the status.
+    What an operator cancelled is not to be sent again: the libraries of OpenAI and Anthropic read
+    the second field, others the status.
     """
-    headers = [(b"retry-after", b"%d" % retry_after_s)] if failure.code in {429, 503} else []
+    headers = [*advice]
     if failure.code == CANCELLED_CODE:
         headers = [(b"x-should-retry", b"false")]
     return ApiError(failure.code, failure.description, headers=headers)

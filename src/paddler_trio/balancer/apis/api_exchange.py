@@ -27,7 +27,7 @@ from paddler_trio.net.server.asgi import (
     Message,
     send_json,
 )
-from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.client_identity import client_of, note_timeout
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.net.server.json_body import (
@@ -55,6 +55,7 @@ headers of its response are sent."""
 PLACEMENT_HEADER: Final = b"x-paddler-placement"
 
 T = TypeVar("T")
+ReadBody: TypeAlias = Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
 FindPreset: TypeAlias = Callable[[object, "frozenset[str] | None"], "ChosenPreset | None"]
 """Returns the preset that a body's ``model`` names, if a key for these deployments may use it."""
 
@@ -98,6 +99,9 @@ class ApiExchange:
     """Why that agent answers it; of several, the first."""
     on_revision: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when that is known, before anything of the answer is read."""
+    _timeout: object = attrs.field(default=None, init=False)
+    """What the body has under this name."""
+    _is_stream: bool = attrs.field(default=False, init=False)
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
 
@@ -148,9 +152,7 @@ class ApiExchange:
         """Run as :meth:`run` does; ``is_long``: it takes long even if the request is small."""
         return await self.room.off_loop(work) if is_long or self.is_large else work()
 
-    async def read(
-        self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
-    ) -> T:
+    async def read(self, limits: ApiLimits, read: ReadBody[T]) -> T:
         """Return the value that ``read`` returns for the body, which must be one JSON object; under
         the preset that it names, if it names one.
 
@@ -162,7 +164,12 @@ class ApiExchange:
           HttpProblem: 408, 503, or a content encoding that is damaged.
           ClientGoneError: the client left in the middle of its body.
         """
+        value = await self._read(limits, read)
+        # not where it was read, which may be another thread
+        note_timeout(self.http, self._timeout, self.began_s, is_stream=self._is_stream)
+        return value
 
+    async def _read(self, limits: ApiLimits, read: ReadBody[T]) -> T:
         def read_object(body: object) -> T:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
@@ -174,6 +181,7 @@ class ApiExchange:
             if chosen is not None and isinstance(value, OfPreset):
                 value = value.under(chosen.preset, self.ignored)
             self.user = self.user or user_in(body)
+            self._timeout, self._is_stream = body.get("timeout"), body.get("stream") is True
             return value
 
         try:

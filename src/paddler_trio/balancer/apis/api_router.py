@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 import attrs
 import structlog
 
+from paddler_trio.balancer.agents.retry_advice import retry_later
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
@@ -129,7 +130,7 @@ class ApiRouter:
                 exchange = ApiExchange.open(bare, id_headers=dialect.id_headers)
             if self.is_exact:
                 problem.details = {}
-            await _send(exchange, problem, dialect)
+            await self._send(exchange, problem, dialect)
         finally:
             if exchange is not None:
                 for name in self.backend.ignored_fields.unlogged(exchange.ignored):
@@ -142,18 +143,21 @@ class ApiRouter:
         named = [pair for pair in exchange.headers if pair[0] == REQUEST_ID_HEADER]
         bare = exchange.seen_as(headers=named)
         answer = ApiExchange.open(bare, id_headers=dialect.id_headers)
-        await _send(answer, from_problem(problem), dialect)
+        await self._send(answer, from_problem(problem), dialect)
 
     def dialect(self, exchange: Exchange) -> Dialect:
         """Return that of the API that the sender means."""
         return next((each for each in self.dialects if each.is_of(exchange)), OPENAI)
 
-
-async def _send(exchange: ApiExchange, error: ApiError, dialect: Dialect) -> None:
-    # the official clients try every 5xx again unless they are told that it is of no use
-    final = [(b"x-should-retry", b"false")] if error.status == 501 else []
-    headers = [*error.headers, *final]
-    await exchange.send_json(error.status, dialect.envelope(error), headers=headers)
+    async def _send(self, exchange: ApiExchange, error: ApiError, dialect: Dialect) -> None:
+        headers = [*error.headers]
+        is_told = any(name == b"retry-after" for name, _ in headers)
+        if error.status in (429, 503) and not is_told:
+            headers += retry_later(self.backend.dispatcher.pools)
+        # the official clients try every 5xx again unless they are told that it is of no use
+        if error.status == 501:
+            headers.append((b"x-should-retry", b"false"))
+        await exchange.send_json(error.status, dialect.envelope(error), headers=headers)
 
 
 def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import attrs
+
 from paddler_trio.balancer.apis.adapter_choice import choices_of
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import Field, accepted, hint, list_in, record, refused
-from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.sampling_fields import sampling_of
 from paddler_trio.balancer.apis.shapes import (
@@ -25,6 +27,7 @@ from paddler_trio.balancer.apis.shapes import (
     Text,
 )
 from paddler_trio.balancer.front.end_user import MAX_USER_CHARS
+from paddler_trio.net.server.client_identity import MAX_TIMEOUT_S, seconds_of
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
@@ -62,6 +65,23 @@ MODEL = Field(
     "The deployment that answers, or an alias of it. Any other name is default's, or 404 under "
     "--strict-model-names.",
 )
+
+
+@attrs.frozen
+class _Seconds(Number):
+    """Also as text."""
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
+        seconds = seconds_of(value) if isinstance(value, str) else None
+        return super().read(value if seconds is None else seconds, path, ignored)
+
+
+TIMEOUT = Field(
+    "timeout",
+    _Seconds(0.001, MAX_TIMEOUT_S),
+    "The answer is to be complete after so many seconds; 503 as soon as that cannot be.",
+)
+"""LiteLLM's; the header X-Request-Timeout says the same. ``ApiExchange.read`` takes it."""
 
 
 def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
@@ -121,8 +141,10 @@ def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
     )
 
 
-def cache_fields() -> tuple[Field, ...]:
+def service_fields() -> tuple[Field, ...]:
+    """Return how a request is served, whatever it asks for."""
     return (
+        TIMEOUT,
         Field("cache_prompt", Flag(), "false: neither use nor keep the computed prompt."),
         Field("cache_salt", Text(256), "Only requests of equal salt share computed prompts."),
     )

@@ -15,6 +15,7 @@ import trio
 from paddler_trio.balancer.agents.direct_results import send_directly
 from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.agents.ready_steps import StepReader
+from paddler_trio.balancer.agents.retry_advice import retry_advice, retry_later
 from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import Deployments
@@ -121,14 +122,14 @@ class InferenceRoutes:
         )
         applicable = self.states.applicable
         if applicable is None:
-            raise HttpProblem(503, "Balancer applicable state is not yet set")
+            raise self._not_yet("Balancer applicable state is not yet set")
         if not applicable.inference_parameters.enable_embeddings:
             raise HttpProblem(
                 501, "Embedding generation is not enabled in the inference parameters"
             )
         default = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
         if default is None or not default.agents:
-            raise HttpProblem(503, "No agents are currently connected")
+            raise self._not_yet("No agents are currently connected")
         client, priority = client_of(exchange)
         fan_out = EmbeddingFanOut(
             self.dispatcher,
@@ -145,10 +146,13 @@ class InferenceRoutes:
 
     def _advice(self, request: Request) -> list[Header]:
         """``Retry-After`` for a request that was refused at once."""
-        if request.failure is None or request.failure.code != 503:
+        failure = request.failure
+        if failure is None:
             return []
-        retry_after_s = self.dispatcher.pools.retry_after_s(request.deployment)
-        return [(b"retry-after", b"%d" % retry_after_s)]
+        return retry_advice(self.dispatcher.pools, failure, request.deployment)
+
+    def _not_yet(self, words: str) -> HttpProblem:
+        return HttpProblem(503, words, retry_later(self.dispatcher.pools))
 
     def _must_generate(self) -> None:
         if not self.states.generates_tokens:

@@ -63,7 +63,7 @@ class Admission:
         """Safe to repeat."""
         if not self._is_over:
             self._is_over = True
-            self._usage.end()
+            self._usage.end(trio.current_time())
 
 
 @attrs.define(eq=False, repr=False)

@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.retry_advice import retry_advice, retry_later
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
 from paddler_trio.balancer.reverse_proxy.server_pools import (
@@ -352,9 +353,8 @@ class Forwarding:
             if (agent := named(agents, name)) is not None:
                 return agent
             here = ", ".join(each.label for each in agents) or "none"
-            raise HttpProblem(
-                503, f"X-Paddler-Agent: no agent {name[:80]!r} is connected here; there is: {here}"
-            )
+            words = f"X-Paddler-Agent: no agent {name[:80]!r} is connected here; there is: {here}"
+            raise HttpProblem(503, words, retry_later(self.dispatcher.pools, pool.name))
         slot = slot_of(exchange.path, body)
         if slot is None:
             return None
@@ -362,9 +362,7 @@ class Forwarding:
         return home_of_slot(agents, client, slot)
 
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
-        if problem.code != 503:
-            return []
-        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
+        return retry_advice(self.dispatcher.pools, problem, pool.name)
 
 
 def _failure(failed: Failed) -> Failure:

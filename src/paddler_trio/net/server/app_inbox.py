@@ -31,7 +31,6 @@ import trio
 from paddler_trio.net.server.asgi import HttpProblem, Message
 from paddler_trio.net.server.input_budget import (
     HELD,
-    RETRY_AFTER_S,
     BudgetSpentError,
     InputBudget,
     Reservation,
@@ -53,7 +52,7 @@ class AppInbox:
     def __init__(self, *, max_bytes: int, room: Reservation | None = None) -> None:
         self._max_bytes = max_bytes
         self._room = room or InputBudget().reservation()
-        self._refusal: str | None = None
+        self._refusal: BudgetSpentError | None = None
         self._received_bytes = 0
         self._held_bytes = 0
         self._messages: deque[tuple[Message, int]] = deque()
@@ -74,7 +73,7 @@ class AppInbox:
             try:
                 self._room.grow(size_bytes)
             except BudgetSpentError as refusal:
-                self._refuse(str(refusal))
+                self._refuse(refusal)
         if not size_bytes and self._ends_what_waits(message):
             return
         while not (self._dropping or self._has_room(size_bytes)):
@@ -108,8 +107,8 @@ class AppInbox:
         self._received_bytes = 0
         while not self._messages:
             if self._refusal is not None:
-                retry_after = [(b"retry-after", b"%d" % RETRY_AFTER_S)]
-                raise HttpProblem(503, self._refusal, retry_after)
+                retry_after = [(b"retry-after", b"%d" % self._refusal.retry_after_s)]
+                raise HttpProblem(503, str(self._refusal), retry_after)
             if self._end is not None:
                 await trio.lowlevel.checkpoint()  # somebody may ask again and again
                 return dict(self._end)
@@ -142,7 +141,7 @@ class AppInbox:
         self._held_bytes = 0
         self._writers.unpark_all()
 
-    def _refuse(self, refusal: str) -> None:
+    def _refuse(self, refusal: BudgetSpentError) -> None:
         self._refusal = refusal
         self._dropping = True
         self._messages.clear()

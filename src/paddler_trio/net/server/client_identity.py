@@ -9,13 +9,13 @@ trusted proxy may be anything that a client wrote.
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final
 
 import attrs
+import trio
 
 from paddler_trio.net.networks import Network, is_within
 from paddler_trio.net.server.asgi import HttpProblem, Scope
@@ -57,12 +57,41 @@ class Source:
         return ", ".join([part for part in parts if part])
 
 
-TIMEOUT_HEADER = b"x-request-timeout"
 MAX_TIMEOUT_S = 86_400.0
 MAX_TIMEOUT_CHARS = 32
-_SECONDS = re.compile(rb"(\d{1,16}(?:\.\d{1,16})?)\s*s?")
-TIMEOUT_S: ContextVar[float | None] = ContextVar("timeout_s", default=None)
-"""For how long the client of the request waits that this task answers; None for any time."""
+_NUMBER = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,16})?")
+_TIMEOUT_HEADERS = {
+    b"x-request-timeout": ("X-Request-Timeout", 1),
+    b"x-litellm-timeout": ("x-litellm-timeout", 1),
+    b"x-envoy-expected-rq-timeout-ms": ("x-envoy-expected-rq-timeout-ms", 1000),
+}
+"""Headers that bound the whole answer, with their names for people, and how many of each are a
+second: ours, LiteLLM's, and the one in which Envoy tells a server when it will cut the response."""
+_LIBRARY_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+"""Headers in which the libraries of OpenAI and Anthropic tell for how many seconds they wait until
+something comes."""
+_LIBRARY_DEFAULT_S = 600
+_LIBRARY_GRACE_S = 1
+"""A client that leaves on time raises what its user expects; and some cut to whole seconds."""
+
+
+@attrs.frozen
+class Patience:
+    """The time for which a client waits for the whole answer.
+
+    Args:
+      seconds: counted from ``since_s``.
+      field: the header or the field of the body that says so.
+      since_s: on Trio's clock; None: from the arrival of each request.
+    """
+
+    seconds: float
+    field: str = "X-Request-Timeout"
+    since_s: float | None = None
+
+
+PATIENCE: ContextVar[Patience | None] = ContextVar("patience", default=None)
+"""Of the client of the request that this task answers; None for any time."""
 SOURCE: ContextVar[Source | None] = ContextVar("source", default=None)
 """Of the request that this task answers; tasks that it starts have the same."""
 
@@ -72,10 +101,10 @@ def client_of(exchange: Exchange) -> tuple[str, Priority]:
 
     With an API key the client is the key's name, so several names do not get several turns. Without
     one it is the text of ``X-Paddler-Client``; requests without both share one anonymous client.
-    ``X-Paddler-Priority`` is high, normal (the default) or low. ``X-Request-Timeout`` is kept in
-    ``TIMEOUT_S``.
+    ``X-Paddler-Priority`` is high, normal (the default) or low. What bounds the answer in time is
+    kept in ``PATIENCE``.
     """
-    TIMEOUT_S.set(timeout_of(exchange))
+    PATIENCE.set(_patience_of(exchange))
     size_bytes = len(exchange.header(CLIENT_HEADER) or b"")
     if size_bytes > MAX_CLIENT_CHARS:
         raise HttpProblem(
@@ -90,24 +119,69 @@ def client_of(exchange: Exchange) -> tuple[str, Priority]:
     return client, Priority[name]
 
 
-def timeout_of(exchange: Exchange) -> float | None:
-    """Return the seconds for which the client waits for the whole answer; None for any time.
+def _patience_of(exchange: Exchange) -> Patience | None:
+    """Return the shortest time that a header bounds the answer to; None if none does.
 
-    HttpProblem 400 if ``X-Request-Timeout`` is no number of seconds, or out of bounds.
+    HttpProblem 400 if one of them is no number, or out of bounds.
     """
-    text = exchange.header(TIMEOUT_HEADER)
-    if text is None:
+    found = [
+        (_header_s(name, value, per_s), name)
+        for header, (name, per_s) in _TIMEOUT_HEADERS.items()
+        if (value := exchange.header(header)) is not None
+    ]
+    if not found:
         return None
-    found = _SECONDS.fullmatch(text[:MAX_TIMEOUT_CHARS].strip())
-    seconds = math.nan if found is None else float(found[1])
-    if not 0 < seconds <= MAX_TIMEOUT_S:
-        shown = visible(text[:MAX_TIMEOUT_CHARS].decode("latin-1"))
+    # on a WebSocket each message is a request
+    return Patience(*min(found), None if exchange.is_websocket else trio.current_time())
+
+
+def _header_s(name: str, value: bytes, per_s: int) -> float:
+    text = value[: MAX_TIMEOUT_CHARS + 1].decode("latin-1")
+    seconds = seconds_of(text, per_s=per_s)
+    if seconds is None:
+        unit = "seconds" if per_s == 1 else "milliseconds"
         raise HttpProblem(
             400,
-            f"X-Request-Timeout is {shown!r}, must be seconds, more than 0 and at most "
-            f"{MAX_TIMEOUT_S:g}",
+            f"{name} is {visible(text[:MAX_TIMEOUT_CHARS])!r}, must be {unit}, more than 0 and at "
+            f"most {MAX_TIMEOUT_S * per_s:.0f}",
         )
     return seconds
+
+
+def seconds_of(value: object, *, per_s: int = 1) -> float | None:
+    """Return a time within the bounds, which is a number or the text of one; None for all else.
+
+    Args:
+      per_s: how many of its unit are a second. A text of seconds may end with ``s``.
+    """
+    if isinstance(value, str) and len(value) <= MAX_TIMEOUT_CHARS:
+        digits = value.strip()
+        digits = digits.removesuffix("s").rstrip() if per_s == 1 else digits
+        value = float(digits) if _NUMBER.fullmatch(digits) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value / per_s if 0 < value <= MAX_TIMEOUT_S * per_s else None
+
+
+def note_timeout(exchange: Exchange, asked: object, since_s: float, *, is_stream: bool) -> None:
+    """Keep in ``PATIENCE`` what else bounds the answer, if it is shorter.
+
+    The library of a client says how long it waits until something comes. That bounds an answer
+    that is sent when it is complete, and no stream. Its default nobody has asked for.
+
+    Args:
+      asked: what the body has as ``timeout``; what is no time is passed over.
+      since_s: when the request came, on Trio's clock.
+    """
+    found = {"timeout": seconds_of(asked)}
+    for header in () if is_stream else _LIBRARY_HEADERS:
+        seconds = seconds_of((exchange.header(header) or b"").decode("latin-1"))
+        if seconds is not None and 1 <= seconds < _LIBRARY_DEFAULT_S:
+            found[f"{header.decode()} and 1 s"] = seconds + _LIBRARY_GRACE_S
+    for field, seconds in found.items():
+        before = PATIENCE.get()
+        if seconds is not None and (before is None or seconds < before.seconds):
+            PATIENCE.set(Patience(seconds, field, since_s))
 
 
 def named_client(exchange: Exchange) -> str:

@@ -24,6 +24,7 @@ All accounting is synchronous and happens on the event loop.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar, cast
@@ -33,6 +34,7 @@ import trio
 from attrs.validators import ge
 
 from paddler_trio.errors import PaddlerError, forget_frames
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.system.fair_places import FairPlaces
 
 MIB: Final = 1024 * 1024
@@ -42,6 +44,7 @@ PUBLIC_SHARE: Final = 0.75
 AHEAD_SHARE: Final = 0.5
 """Of a client's share: how far bytes are read ahead of the request that is being answered."""
 RETRY_AFTER_S: Final = 2
+"""As long as it was not measured when there is room again."""
 INLINE_BYTES: Final = 65_536
 """A text this short is decoded on the event loop: two milliseconds at most."""
 
@@ -56,7 +59,12 @@ T = TypeVar("T")
 
 
 class BudgetSpentError(PaddlerError):
-    """There is no room for more now; the request is refused and may be sent again."""
+    """There is no room for more now; the request is refused and may be sent again after
+    ``retry_after_s``."""
+
+    def __init__(self, problem: str, retry_after_s: int) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
 
 
 @attrs.define(eq=False)
@@ -67,6 +75,34 @@ class InputBudget:
     held_bytes: int = attrs.field(default=0, init=False)
     refusals: int = attrs.field(default=0, init=False)
     _threads: dict[float, DecodingThread] = attrs.field(factory=dict, init=False)
+    _relief: ServiceRate = attrs.field(factory=ServiceRate, init=False)
+    """How long it took until there was room for what had been refused."""
+    _most_held: float | None = attrs.field(default=None, init=False)
+    """With how much there will be, if something was refused."""
+
+    def spent(self, size_bytes: int, share: float) -> BudgetSpentError:
+        """Return the refusal of so many bytes more of this share."""
+        now_s = time.monotonic()
+        self.refusals += 1
+        self._relief.waits(now_s)
+        most = self.limit_bytes * share
+        if self._most_held is None:
+            self._most_held = max(0.0, most - size_bytes)
+        is_known = self._relief.wait_s(1, now_s) is not None
+        retry_after_s = self._relief.retry_after_s(0, now_s) if is_known else RETRY_AFTER_S
+        return BudgetSpentError(
+            f"{self.held_bytes // MIB} MiB of requests are being worked on, the balancer "
+            f"takes {math.floor(most) // MIB} MiB at a time "
+            "(--input-memory): try again, or send less at once",
+            retry_after_s,
+        )
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        self.held_bytes -= size_bytes
+        if self._most_held is not None and self.held_bytes <= self._most_held:
+            self._most_held = None
+            self._relief.ended(time.monotonic(), waiting=0)
 
     def reservation(self, *, share: float = 1.0, client: str = "") -> Reservation:
         """A reservation for one request or one message; nothing is reserved yet.
@@ -160,12 +196,7 @@ class Reservation:
         if self._is_closed:
             return
         if not self.has_room(size_bytes):
-            budget.refusals += 1
-            raise BudgetSpentError(
-                f"{budget.held_bytes // MIB} MiB of requests are being worked on, the balancer "
-                f"takes {math.floor(budget.limit_bytes * self._share) // MIB} MiB at a time "
-                "(--input-memory): try again, or send less at once"
-            )
+            raise budget.spent(self._more_counted(size_bytes), self._share)
         budget.held_bytes += self._more_counted(size_bytes)
         self._used_bytes += size_bytes
 
@@ -173,7 +204,7 @@ class Reservation:
         """Give back room for ``size_bytes``."""
         if not self._is_closed:
             less = _counted(self._used_bytes) - _counted(self._used_bytes - size_bytes)
-            self.budget.held_bytes -= less
+            self.budget.give_back(less)
             self._used_bytes -= size_bytes
 
     def _more_counted(self, size_bytes: int) -> int:

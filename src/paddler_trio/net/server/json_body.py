@@ -23,7 +23,6 @@ from paddler_trio.net.server.client_identity import named_client
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import (
     INLINE_BYTES,
-    RETRY_AFTER_S,
     BudgetSpentError,
     Reservation,
 )
@@ -182,7 +181,7 @@ async def decoded(
 
 def no_room(spent: BudgetSpentError) -> HttpProblem:
     """The refusal of a request for which the budget has no room."""
-    return HttpProblem(503, str(spent), [(b"retry-after", b"%d" % RETRY_AFTER_S)])
+    return HttpProblem(503, str(spent), [(b"retry-after", b"%d" % spent.retry_after_s)])
 
 
 def _decode(

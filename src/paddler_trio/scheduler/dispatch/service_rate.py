@@ -24,7 +24,7 @@ class ServiceRate:
     waits."""
 
     def waits(self, now_s: float) -> None:
-        """Note that a request has come for which there is no slot."""
+        """Note that a request has come for which there is no slot, and perhaps no room."""
         if self._since_s is None:
             self._since_s = now_s
 
@@ -50,9 +50,8 @@ class ServiceRate:
         return places * interval_s
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Return the whole seconds until the buffer, with ``waiting`` requests in it, has likely
-        moved on."""
-        wait_s = self.wait_s(waiting, now_s)
+        """Return the whole seconds after which all of these and one more have likely got a slot."""
+        wait_s = self.wait_s(waiting + 1, now_s)
         if wait_s is None:
             return LONGEST_S // 6
         return min(LONGEST_S, max(SHORTEST_S, math.ceil(wait_s)))

@@ -18,6 +18,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 from paddler_trio.scheduler.limits.periods import DAY_S, PeriodCount, day_of, first_day, month_of
 
@@ -25,7 +26,7 @@ WINDOW_S: Final = 60
 _TICKS_PER_S: Final = 10
 _WINDOW_TICKS: Final = WINDOW_S * _TICKS_PER_S
 CONCURRENT_RETRY_S: Final = 1
-"""It is not known when one of the running requests ends: so soon it is worth another try."""
+"""As long as it is not known how fast running requests end: so soon it is worth another try."""
 
 
 @attrs.frozen
@@ -70,6 +71,8 @@ class KeyUsage:
     _ticks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
     """A tenth of a second, and the requests that began in it; oldest first."""
     _in_window: int = attrs.field(default=0, init=False)
+    _endings: ServiceRate | None = attrs.field(default=None, init=False)
+    """How soon one ends once another was refused for it; made then."""
 
     def begin(self, limits: KeyLimits, now_s: float, unix_s: float) -> Exceeded | None:
         """Note that a request arrives; return None if it may go on, which :meth:`end` must follow
@@ -78,7 +81,7 @@ class KeyUsage:
         for left in self.left(limits, now_s, unix_s):
             if left.left > 0:
                 continue
-            wait_s = CONCURRENT_RETRY_S if left.reset_s is None else max(1, left.reset_s)
+            wait_s = self._ending_s(now_s) if left.reset_s is None else max(1, left.reset_s)
             if worst is None or wait_s > worst.retry_after_s:
                 worst = Exceeded(left.limit, left.allowed, wait_s)
         if worst is not None:
@@ -99,10 +102,12 @@ class KeyUsage:
         self._count(now_s, number)
         return None
 
-    def end(self) -> None:
+    def end(self, now_s: float) -> None:
         """Note that a request that was let in is over."""
         assert self.concurrent > 0, "a request ends that never began"
         self.concurrent -= 1
+        if self._endings is not None:
+            self._endings.ended(now_s, waiting=0)
 
     def charge(self, tokens: int, unix_s: float) -> None:
         """Note that a request has used so many tokens."""
@@ -144,6 +149,15 @@ class KeyUsage:
         return found
 
     # ------------------------------------------------------------- private
+
+    def _ending_s(self, now_s: float) -> int:
+        """Note that one is refused because of those that run; return when one of them has likely
+        ended."""
+        endings = self._endings = self._endings or ServiceRate()
+        endings.waits(now_s)
+        if endings.wait_s(1, now_s) is None:
+            return CONCURRENT_RETRY_S
+        return endings.retry_after_s(0, now_s)
 
     def _window_reset_s(self, now_s: float, most: int, number: int = 1) -> int:
         """Return when the next ``number`` of requests is let in, if it is not now; else when the

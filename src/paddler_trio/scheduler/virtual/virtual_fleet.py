@@ -55,6 +55,8 @@ class Outcome:
       ttft_s: from its arrival, None if it was refused.
       waited_s: for a slot.
       predicted_wait_s: as it was expected at its arrival; None if it was not known, or none.
+      tries: how often the turn had been refused before.
+      refused_s: when it was refused, if it was, and ``retry_after_s``: when to come again.
     """
 
     turn: Turn
@@ -65,6 +67,9 @@ class Outcome:
     predicted_wait_s: float | None = None
     cached: int = 0
     ended_s: float | None = None
+    tries: int = 0
+    refused_s: float | None = None
+    retry_after_s: int = 0
 
 
 Happening: TypeAlias = "Callable[[], None]"
@@ -79,6 +84,7 @@ class VirtualFleet:
       is_warm: requests are placed by prediction, and not by load alone.
       is_exact: the placement knows what every engine keeps, instead of what it was given.
       is_by_work: clients share slots by what their requests cost, and not by their number.
+      most_tries: how often who is refused comes again, each time exactly when it was told.
     """
 
     engines: Sequence[tuple[int, EngineSpeed]]
@@ -86,6 +92,7 @@ class VirtualFleet:
     is_exact: bool = False
     is_by_work: bool = True
     max_buffered: int = 1_000_000
+    most_tries: int = 0
     now_s: float = attrs.field(default=0.0, init=False)
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     ledger: SlotLedger = attrs.field(init=False)
@@ -133,20 +140,31 @@ class VirtualFleet:
     def _at(self, at_s: float, happen: Happening) -> None:
         heappush(self._events, (at_s, next(self._numbers), happen))
 
-    def _arrive(self, turn: Turn) -> None:
+    def _arrive(self, turn: Turn, tries: int = 0) -> None:
         key = RequestKey(next(self._numbers))
-        outcome = Outcome(turn, self.now_s)
+        outcome = Outcome(turn, self.now_s, tries=tries)
         self.outcomes.append(outcome)
         if self.placement is not None:
             self.placement.arrived(key, turn.prompt, "default")
         decision = self.ledger.ask(key, client=turn.client)
+        if not isinstance(decision, Granted):
+            self.rate.waits(self.now_s)
         if isinstance(decision, BufferFull):
+            self._refused(outcome)
             return
         self._by_key[key] = outcome
         if isinstance(decision, Queued):
-            self.rate.waits(self.now_s)
+            if decision.displaced is not None:
+                self._refused(self._by_key.pop(decision.displaced))
             outcome.predicted_wait_s = self.rate.wait_s(decision.ahead + 1, self.now_s)
         self._apply([decision] if isinstance(decision, Granted) else [])
+
+    def _refused(self, outcome: Outcome) -> None:
+        outcome.refused_s = self.now_s
+        outcome.retry_after_s = self.rate.retry_after_s(self.ledger.num_waiting, self.now_s)
+        if outcome.tries < self.most_tries:
+            again = partial(self._arrive, outcome.turn, outcome.tries + 1)
+            self._at(self.now_s + outcome.retry_after_s, again)
 
     def _apply(self, grants: Sequence[Granted]) -> None:
         for granted in grants:

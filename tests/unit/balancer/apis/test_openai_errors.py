@@ -77,12 +77,13 @@ def test_fields_of_agents_have_the_clients_names() -> None:
     ("code", "type_"),
     [(503, "overloaded_error"), (504, "timeout_error"), (502, "server_error")],
 )
-def test_failures_keep_their_status_and_only_overload_is_worth_trying_again(
-    code: int, type_: str
-) -> None:
-    error = from_failure(Failure(code, "why"), retry_after_s=7)
+def test_failures_keep_their_status_and_say_when_to_try_again(code: int, type_: str) -> None:
+    advice = [(b"retry-after", b"7")]
+    error = from_failure(Failure(code, "why"), advice)
     assert (error.status, error.type, error.message) == (code, type_, "why")
-    assert error.headers == (((b"retry-after", b"7"),) if code == 503 else ())
+    assert [*error.headers] == advice
+    error = from_failure(Failure(499, "cancelled"), advice)
+    assert [*error.headers] == [(b"x-should-retry", b"false")]
 
 
 def test_an_envelope_has_all_members() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -136,3 +137,28 @@ async def test_the_thread_finishes_what_it_began_before_it_takes_another() -> No
         await trio.testing.wait_all_tasks_blocked()
         assert not decoded.is_set()
         release.set()
+
+
+def test_a_refusal_says_when_there_was_room_again_after_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    budget = InputBudget()
+
+    def advice() -> int:
+        with pytest.raises(BudgetSpentError) as refused:
+            budget.reservation(share=PUBLIC_SHARE).grow(MIB)
+        return refused.value.retry_after_s
+
+    for _ in range(3):
+        room = spent(budget)
+        advice()
+        now_s += 4.0
+        room.shrink(MIB // 2)  # too little
+        now_s += 3.0
+        room.close()
+    room = spent(budget)
+    assert advice() == 7
+    now_s += 300.0
+    assert advice() > 30, "it takes longer than ever"

@@ -173,6 +173,7 @@ class IndexMachine(RuleBasedStateMachine):
     def somebody_looks(self, text: str) -> None:
         found = self.index.find(chain(text))
         assert list(found.values()) == sorted(found.values(), reverse=True)
+        assert self.index.deepest(chain(text)) == max(found.values(), default=0)
         for agent, depth in found.items():
             assert depth == self.index.depth(agent, chain(text))
             assert any(each[:depth] == text[:depth] for each in self.given[agent])

@@ -234,7 +234,7 @@ def test_retry_after_follows_the_measured_rate() -> None:
     rate.waits(0.0)
     for tick in range(1, 50):
         rate.ended(tick * 0.5, waiting=10)
-    assert rate.retry_after_s(10, 24.5) == 5
+    assert rate.retry_after_s(9, 24.5) == 5
     assert rate.retry_after_s(0, 24.5) == SHORTEST_S
     assert rate.retry_after_s(10_000, 24.5) == LONGEST_S
     assert rate.retry_after_s(10, 100.0) == LONGEST_S, "nothing ended for long: no promises"
@@ -247,9 +247,9 @@ def test_retry_after_counts_no_time_in_which_nobody_waited() -> None:
     rate.ended(1.0, waiting=0)
     rate.ended(300.0, waiting=0)  # a lonely request of a quiet afternoon
     rate.waits(600.0)
-    assert rate.retry_after_s(10, 600.1) == 5
+    assert rate.retry_after_s(9, 600.1) == 5
     rate.ended(600.5, waiting=9)
-    assert rate.retry_after_s(10, 600.5) == 5
+    assert rate.retry_after_s(9, 600.5) == 5
 
 
 # ---------------------------------------------------------------------- embedding split

@@ -130,7 +130,7 @@ class Key(RuleBasedStateMachine):
     @precondition(lambda self: self.running > 0)
     @rule(tokens=st.integers(0, 20))
     def end(self, tokens: int) -> None:
-        self.usage.end()
+        self.usage.end(self.now_s)
         self.running -= 1
         self.usage.charge(tokens, self.unix_s)
         self.days.tokens += tokens
@@ -183,7 +183,7 @@ def test_the_longest_wait_is_the_one_that_counts() -> None:
     assert usage.begin(limits, 0.0, 0.0) == Exceeded("tokens_per_day", 10, DAY_S)
     assert usage.begin(limits, 0.0, float(DAY_S)) == Exceeded("requests_per_minute", 1, 60)
     assert usage.begin(limits, 60.0, float(DAY_S)) == Exceeded("max_concurrent", 1, 1)
-    usage.end()
+    usage.end(62.0)
     assert usage.left(limits, 60.0, float(DAY_S)) == [
         Left("requests_per_minute", 1, 1, 0, 60),
         Left("max_concurrent", 1, 1, None),
@@ -228,3 +228,17 @@ def test_periods_are_read_as_they_are_written() -> None:
     assert month_from("2026-13") is month_from("2026-1") is None
     assert day_of(-5.0) == 0
     assert day_of(1e30) == day_of(1e300)
+
+
+def test_who_is_refused_for_those_that_run_comes_again_when_one_has_likely_ended() -> None:
+    usage, limits, now_s = KeyUsage(), KeyLimits(max_concurrent=1), 100.0
+    for expected_s in (1, 8, 8, 8):
+        assert usage.begin(limits, now_s, 0.0) is None
+        assert usage.begin(limits, now_s, 0.0) == Exceeded("max_concurrent", 1, expected_s)
+        usage.end(now_s + 8.0)
+        now_s += 20.0
+    assert usage.begin(limits, now_s, 0.0) is None
+    assert usage.begin(limits, now_s, 0.0) is not None
+    exceeded = usage.begin(limits, now_s + 100.0, 0.0)
+    assert exceeded is not None
+    assert exceeded.retry_after_s > 8, "it takes longer than ever"

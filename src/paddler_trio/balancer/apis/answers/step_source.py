@@ -12,6 +12,7 @@ import trio
 from paddler_trio.balancer.activity.deadlines import expected_start_s
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import StepReader, ready_steps
+from paddler_trio.balancer.agents.retry_advice import retry_advice
 from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
@@ -301,8 +302,8 @@ class StepSource:
     def _failure_of(self, request: Request) -> ApiError | None:
         if request.failure is None:
             return None
-        retry_after_s = self.dispatcher.pools.retry_after_s(self.deployment)
-        return from_failure(request.failure, retry_after_s=retry_after_s)
+        advice = retry_advice(self.dispatcher.pools, request.failure, self.deployment)
+        return from_failure(request.failure, advice)
 
 
 def _too_many_logprobs(limit: int) -> ApiError:

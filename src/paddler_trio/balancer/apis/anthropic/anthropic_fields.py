@@ -23,7 +23,7 @@ from paddler_trio.balancer.apis.generation_fields import (
     LABEL,
     MAX_INT32,
     MODEL,
-    cache_fields,
+    service_fields,
 )
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
@@ -384,7 +384,7 @@ def messages_record(limits: ApiLimits) -> Record:
         hint("diagnostics", "there are none to be told"),
         accepted("inference_geo", Text(), "The models run where the agents are."),
         *sampling_fields(),
-        *cache_fields(),
+        *service_fields(),
         note="Fields beyond Anthropic's are llama.cpp's. Unknown fields are ignored and reported.",
     )
 

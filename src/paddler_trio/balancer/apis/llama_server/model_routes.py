@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.retry_advice import retry_later
 from paddler_trio.balancer.apis.anthropic.anthropic_models import (
     anthropic_list,
     anthropic_model,
@@ -338,7 +339,8 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
             entries.append(slot | {"is_processing": number < busy} | counts)
     query = parse_qs(exchange.http.query.decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
-        raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
+        advice = retry_later(backend.dispatcher.pools, backend.deployment.name)
+        raise ApiError(503, "no slot is free", headers=advice)
     await exchange.send_json(200, entries)
 
 

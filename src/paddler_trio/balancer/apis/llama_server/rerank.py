@@ -26,7 +26,11 @@ from paddler_trio.balancer.apis.fields import (
     required,
     text_in,
 )
-from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
+from paddler_trio.balancer.apis.generation_fields import (
+    LABEL,
+    MODEL,
+    TIMEOUT,
+)
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.embeddings import split
@@ -52,6 +56,7 @@ def rerank_record(limits: ApiLimits) -> Record:
         Field("top_n", Integer(0, clamps=True), "Tell only so many of the best; 0 for none."),
         Field("return_documents", Flag(), "Results carry their documents."),
         Field("return_text", Flag(), "With texts: results carry them."),
+        TIMEOUT,
         accepted("user", LABEL, "The key's turns go round its users."),
         note="Give documents or texts. Unknown fields are ignored and reported.",
     )

@@ -15,7 +15,11 @@ from paddler_trio.balancer.apis.fields import (
     required,
     tagged,
 )
-from paddler_trio.balancer.apis.generation_fields import MAX_INT32, MODEL
+from paddler_trio.balancer.apis.generation_fields import (
+    MAX_INT32,
+    MODEL,
+    TIMEOUT,
+)
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import schema_shape, tool_shape
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS
@@ -140,6 +144,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("top_logprobs", Integer(0, 20, clamps=True), "And of so many alternatives."),
         KEEP_ALIVE,
         LORA,
+        TIMEOUT,
         hint("truncate", "a prompt that does not fit is an error", neutral=(False,)),
         hint("shift", "contexts are not shifted", neutral=(False,)),
     )
@@ -213,6 +218,7 @@ def embed_record(limits: ApiLimits) -> Record:
         ),
         accepted("options", FreeObject(), "Nothing is sampled."),
         KEEP_ALIVE,
+        TIMEOUT,
         note="Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
     )
 
@@ -226,6 +232,7 @@ def embeddings_record(limits: ApiLimits) -> Record:
         required("prompt", Text(), "The text."),
         accepted("options", FreeObject(), "Nothing is sampled."),
         KEEP_ALIVE,
+        TIMEOUT,
         note="One vector, as the model gives it. Unknown fields are ignored and reported.",
     )
 

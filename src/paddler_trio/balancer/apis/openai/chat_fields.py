@@ -20,10 +20,10 @@ from paddler_trio.balancer.apis.generation_fields import (
     MAX_INT32,
     MODEL,
     accepted_fields,
-    cache_fields,
     constraint_fields,
     ending_fields,
     refused_fields,
+    service_fields,
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import (
@@ -242,7 +242,7 @@ def chat_record(limits: ApiLimits) -> Record:
             "add_generation_prompt absent: if there is text in it and no call.",
         ),
         verbose_field(),
-        *cache_fields(),
+        *service_fields(),
         *accepted_fields(),
         LORA,
         *refused_fields(),

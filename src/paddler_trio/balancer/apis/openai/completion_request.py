@@ -26,13 +26,13 @@ from paddler_trio.balancer.apis.fields import (
 from paddler_trio.balancer.apis.generation_fields import (
     MODEL,
     accepted_fields,
-    cache_fields,
     constraint_fields,
     constraint_of,
     ending_fields,
     generate_of,
     max_tokens_of,
     refused_fields,
+    service_fields,
     stop_of,
 )
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
@@ -76,7 +76,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
         bias_field(limits),
         Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
         *constraint_fields(limits),
-        *cache_fields(),
+        *service_fields(),
         LORA,
         *accepted_fields(),
         *refused_fields(),

@@ -30,7 +30,11 @@ from paddler_trio.balancer.apis.fields import (
     required,
     text_in,
 )
-from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
+from paddler_trio.balancer.apis.generation_fields import (
+    LABEL,
+    MODEL,
+    TIMEOUT,
+)
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.balancer.apis.questions import token_ids
@@ -72,6 +76,7 @@ def _shared_fields() -> tuple[Field, ...]:
             Integer(-1, -1, clamps=True),
             "-1: what is longer than the batch is cut; absent: it is an error.",
         ),
+        TIMEOUT,
         accepted("user", LABEL, "The key's turns go round its users."),
     )
 

@@ -25,7 +25,7 @@ from paddler_trio.balancer.apis.generation_fields import (
     METADATA,
     MODEL,
     accepted_fields,
-    cache_fields,
+    service_fields,
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import allowed_tools_fields, schema_shape
@@ -378,7 +378,7 @@ def responses_record(limits: ApiLimits) -> Record:
         *progress_fields(),
         *sampling_fields(),
         bias_field(limits),
-        *cache_fields(),
+        *service_fields(),
         *(field for field in accepted_fields() if field.name not in own),
         refused("access_programs", "there are none"),
         refused("background_options", "a response ends with its request"),
