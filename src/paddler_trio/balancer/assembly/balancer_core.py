@@ -21,6 +21,7 @@ from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.assembly.history_assembly import history_keeper
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
+from paddler_trio.balancer.capacity.arrival_log import ArrivalLog
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
@@ -70,6 +71,7 @@ class BalancerCore:
     statsd: StatsdExporter | None
     problems: ProblemList
     deadlines: Deadlines
+    arrivals: ArrivalLog
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -102,8 +104,9 @@ class BalancerCore:
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
         placed, deadlines = _placing()
+        arrivals = ArrivalLog(activity)
         all_observers = Observers(
-            (placed, deadlines, activity, *observers, requests, recorder, collector)
+            (placed, deadlines, activity, *observers, requests, recorder, collector, arrivals)
         )
         dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = _states(config, dispatcher)
@@ -133,6 +136,7 @@ class BalancerCore:
             StatsdExporter.of(config, dispatcher.statistics),
             problems,
             deadlines,
+            arrivals,
         )
 
     def watch_certificate(self, left_s: Callable[[], float]) -> None:

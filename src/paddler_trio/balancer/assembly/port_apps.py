@@ -29,6 +29,7 @@ from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, pan
 from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.store_assembly import readable_models
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
+from paddler_trio.balancer.capacity.capacity_routes import CapacityRoutes
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.hub_routes import HubRoutes
@@ -234,6 +235,12 @@ def management_routes(
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
             HistoryRoutes(core.history),
+            CapacityRoutes(
+                core.arrivals,
+                core.dispatcher,
+                config.max_buffered_requests,
+                config.buffered_request_timeout_s,
+            ),
             Exposition(config.metrics_prefix, core.measures.collect),
             LogRoutes(RECENT),
             joining.exchange,

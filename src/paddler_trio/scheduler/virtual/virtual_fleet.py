@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -19,11 +20,13 @@ from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.scheduler.virtual.virtual_engine import (
     EngineSpeed,
-    Running,
+    Passes,
     VirtualEngine,
     VirtualPrompt,
 )
 
+ASK_EVERY: Final = 1000
+"""Events, between two looks whether a replay may go on."""
 SALT: Final = hash("default")
 """What the placement mixes into the hashes of prompts."""
 
@@ -54,6 +57,7 @@ class Outcome:
       ttft_s: from its arrival, None if it was refused.
       waited_s: for a slot.
       predicted_wait_s: as it was expected at its arrival; None if it was not known, or none.
+      refused: ``full`` of requests was the queue, or it ``waited`` for too long.
     """
 
     turn: Turn
@@ -64,6 +68,11 @@ class Outcome:
     predicted_wait_s: float | None = None
     cached: int = 0
     ended_s: float | None = None
+    refused: Literal["", "full", "waited"] = ""
+
+
+class StoppedError(Exception):
+    """The replay was not to go on."""
 
 
 Happening: TypeAlias = "Callable[[], None]"
@@ -77,12 +86,17 @@ class VirtualFleet:
       engines: by the number of their slots.
       is_warm: requests are placed by prediction, and not by load alone.
       is_exact: the placement knows what every engine keeps, instead of what it was given.
+      patience_s: how long a request waits for a slot.
+      may_go_on: is asked from time to time, with what has come so far and the virtual time; a
+        False ends the replay with a StoppedError.
     """
 
     engines: Sequence[tuple[int, EngineSpeed]]
     is_warm: bool = True
     is_exact: bool = False
     max_buffered: int = 1_000_000
+    patience_s: float = math.inf
+    may_go_on: Callable[[Sequence[Outcome], float], bool] = lambda outcomes, now_s: True
     now_s: float = attrs.field(default=0.0, init=False)
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     ledger: SlotLedger = attrs.field(init=False)
@@ -92,7 +106,6 @@ class VirtualFleet:
     _events: list[tuple[float, int, Happening]] = attrs.field(factory=list, init=False)
     _numbers: count[int] = attrs.field(factory=lambda: count(1), init=False)
     _by_key: dict[RequestKey, Outcome] = attrs.field(factory=dict, init=False)
-    _passing: set[AgentKey] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         for number, (_, speed) in enumerate(self.engines, 1):
@@ -111,7 +124,11 @@ class VirtualFleet:
         """Let these turns, and those that follow them, arrive and end."""
         for at_s, turn in arrivals:
             self._at(at_s, partial(self._arrive, turn))
-        while self._events:
+        for number in count():
+            if number % ASK_EVERY == 0 and not self.may_go_on(self.outcomes, self.now_s):
+                raise StoppedError
+            if not self._events:
+                break
             self.now_s, _, happen = heappop(self._events)
             happen()
         return self.outcomes
@@ -132,35 +149,55 @@ class VirtualFleet:
             self.placement.arrived(key, turn.prompt, "default")
         decision = self.ledger.ask(key, client=turn.client)
         if isinstance(decision, BufferFull):
+            outcome.refused = "full"
+            if self.placement is not None:
+                self.placement.ended(key)
             return
         self._by_key[key] = outcome
         if isinstance(decision, Queued):
+            if decision.displaced is not None:
+                self._by_key.pop(decision.displaced).refused = "full"
             self.rate.waits(self.now_s)
             outcome.predicted_wait_s = self.rate.wait_s(decision.ahead + 1, self.now_s)
+            if self.patience_s < math.inf:
+                self._at(self.now_s + self.patience_s, partial(self._give_up, key))
         self._apply([decision] if isinstance(decision, Granted) else [])
+
+    def _give_up(self, key: RequestKey) -> None:
+        if self.ledger.position(key) is not None:
+            self._by_key.pop(key).refused = "waited"
+            self._apply(self.ledger.end(key))
 
     def _apply(self, grants: Sequence[Granted]) -> None:
         for granted in grants:
             outcome = self._by_key[granted.request]
             outcome.agent = granted.agent
             outcome.waited_s = self.now_s - outcome.arrived_s
-            turn, engine = outcome.turn, self.agents[granted.agent]
-            engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, self.now_s)
-            if granted.agent not in self._passing:
-                self._pass(granted.agent)
+            lag_s = self.agents[granted.agent].speed.lag_s
+            if lag_s:
+                self._at(self.now_s + lag_s, partial(self._start, granted, self.now_s))
+            else:
+                self._start(granted, self.now_s)
         for key, until_s in self.ledger.holds.take_new():
             self._at(until_s, partial(self._release, key))
+
+    def _start(self, granted: Granted, began_s: float) -> None:
+        agent, turn = granted.agent, self._by_key[granted.request].turn
+        engine = self.agents[agent]
+        engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, began_s)
+        if engine.passes is None:
+            self._at(engine.begin(self.now_s), partial(self._passed, agent, engine.passes))
+        elif (end_s := engine.cut(self.now_s)) is not None:
+            self._at(end_s, partial(self._passed, agent, engine.passes))
 
     def _release(self, key: RequestKey) -> None:
         self._apply(self.ledger.release_hold(key))
 
-    def _pass(self, agent: AgentKey) -> None:
-        took_s, firsts, done = self.agents[agent].next_pass()
-        self._passing.add(agent)
-        self._at(self.now_s + took_s, partial(self._passed, agent, firsts, done))
-
-    def _passed(self, agent: AgentKey, firsts: list[Running], done: list[Running]) -> None:
+    def _passed(self, agent: AgentKey, passes: Passes | None) -> None:
         engine = self.agents[agent]
+        if passes is not engine.passes:
+            return  # they were cut, and have ended
+        firsts, done = engine.end()
         for each in firsts:
             outcome = self._by_key[each.key]
             outcome.ttft_s, outcome.cached = self.now_s - outcome.arrived_s, each.cached
@@ -172,7 +209,6 @@ class VirtualFleet:
                     cached=each.cached,
                     took_s=self.now_s - each.began_s,
                 )
-        self._passing.discard(agent)
         for each in done:
             engine.finish(each)
             outcome = self._by_key.pop(each.key)
@@ -185,8 +221,9 @@ class VirtualFleet:
         for each in done:
             self._apply(self.ledger.end(each.key))
             self.rate.ended(self.now_s, waiting=self.ledger.num_waiting)
-        if engine.running and agent not in self._passing:
-            self._pass(agent)
+        if engine.running and engine.passes is None:
+            end_s = engine.begin(self.now_s)
+            self._at(end_s, partial(self._passed, agent, engine.passes))
 
 
 class ExactIndex(PrefixIndex):

@@ -1,0 +1,1 @@
+"""What requests came and how fast agents are, and questions about both."""

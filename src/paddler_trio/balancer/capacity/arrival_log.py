@@ -1,0 +1,244 @@
+"""Record the arrivals of requests, as times and lengths, and measure how fast agents are: an
+observer.
+
+No text is kept and no name: of a prompt its length, and which earlier one it begins like. A token
+costs nothing here; a request costs a look at its blocks when it arrives, and some sums when it
+begins, has its first token, and ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from statistics import median
+from struct import Struct
+from typing import Final
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.activity.request_record import RequestRecord
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Ended, Lease, Leased, Phase, Request
+from paddler_trio.nursery_tree.request_endings import Completed
+from paddler_trio.scheduler.capacity.arrivals import MAX_ARRIVALS, MAX_TOKENS, Arrival
+from paddler_trio.scheduler.capacity.speeds import SpeedSamples
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.trio.request_frame import EncodedWork
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of all arrivals that are kept: some hundred thousand; the oldest go first."""
+MAX_BLOCKS: Final = 32_768
+"""Whose requests are known; of some 200 bytes each."""
+MAX_NAMES: Final = 1000
+"""Deployments, and clients, that are told apart; the others are one."""
+LEAST_TOKENS: Final = 4
+"""Of an answer whose speed is measured."""
+PASS_TOKENS: Final = 512
+"""Prompt tokens that an engine computes together, about."""
+_PACKED: Final = Struct("<QdIIHHQI")
+
+
+@attrs.define(eq=False)
+class _Agent:
+    """What an agent does, and the samples of its speed.
+
+    Args:
+      answer_s: seconds times answers that were written then, up to ``since_s``.
+      prompt_tokens: that were computed.
+    """
+
+    since_s: float
+    answers: int = 0
+    answer_s: float = 0.0
+    prompt_tokens: int = 0
+    samples: SpeedSamples = attrs.field(factory=SpeedSamples)
+
+    def change(self, answers: int, now_s: float) -> None:
+        """Note that so many more answers are written from now on."""
+        self.answer_s += self.answers * (now_s - self.since_s)
+        self.since_s = now_s
+        self.answers += answers
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """A request in a slot, and the sums of its agent when it began, or had its first token."""
+
+    agent: _Agent
+    began_s: float
+    answer_s: float
+    prompt_tokens: int
+    is_writing: bool = False
+
+    def restart(self, now_s: float) -> tuple[float, float, int]:
+        """Return the time since the last call, the answers that were written at the same time, and
+        the prompt tokens that were computed meanwhile."""
+        agent, took_s = self.agent, now_s - self.began_s
+        together = (agent.answer_s - self.answer_s) / took_s if took_s > 0 else 0.0
+        tokens = agent.prompt_tokens - self.prompt_tokens
+        self.began_s, self.answer_s, self.prompt_tokens = now_s, agent.answer_s, agent.prompt_tokens
+        return took_s, together, tokens
+
+
+@attrs.define(eq=False, repr=False)
+class ArrivalLog(DispatchObserver):
+    """See the module docstring.
+
+    Args:
+      activity: has the records; that of a request that ended is there before this is called.
+    """
+
+    activity: RequestActivity
+    _packed: bytearray = attrs.field(factory=bytearray, init=False)
+    _names: dict[str, int] = attrs.field(factory=dict, init=False)
+    _blocks: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)
+    """By block: the last request whose prompt has it."""
+    _shared: dict[RequestKey, tuple[int, float]] = attrs.field(factory=dict, init=False)
+    """Of a request that has not ended: which one it begins like, and how much of it that is."""
+    _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
+    _slots: dict[RequestKey, _Slot] = attrs.field(factory=dict, init=False)
+
+    def __repr__(self) -> str:
+        return f"<ArrivalLog of {len(self._packed) // _PACKED.size} requests>"
+
+    # ------------------------------------------------------------ observing
+
+    def arrived(self, request: Request) -> None:
+        if not isinstance(request.work, EncodedWork):
+            return
+        prompt, blocks = request.work.prompt, self._blocks
+        for depth in range(len(prompt.hashes), 0, -1):
+            like = blocks.get(prompt.hashes[depth - 1])
+            if like is not None:
+                part = prompt.covered_bytes(depth) / prompt.size_bytes
+                self._shared[request.key] = like, part
+                break
+        for each in prompt.hashes:
+            blocks[each] = request.key
+            blocks.move_to_end(each)
+        while len(blocks) > MAX_BLOCKS:
+            blocks.popitem(last=False)
+
+    def moved(self, request: Request, left: Phase) -> None:
+        slot = self._slots.pop(request.key, None)
+        match request.phase:
+            case Leased(lease):
+                agent = self._agents.get(lease.agent.key)
+                if agent is not None:
+                    now_s = trio.current_time()
+                    agent.change(0, now_s)
+                    self._slots[request.key] = _Slot(
+                        agent, now_s, agent.answer_s, agent.prompt_tokens
+                    )
+            case Ended():
+                self._ended(request, slot)
+            case _ if slot is not None and request.lease is not None:
+                self._slots[request.key] = slot
+            case _ if slot is not None:
+                slot.agent.change(-slot.is_writing, trio.current_time())
+
+    def prepared(self, lease: Lease) -> None:
+        slot, prompt = self._slots.get(lease.request.key), lease.prompt
+        if slot is None or prompt is None or slot.is_writing:
+            return
+        now_s = trio.current_time()
+        agent = slot.agent
+        agent.prompt_tokens += prompt.tokens - prompt.cached
+        agent.change(1, now_s)
+        took_s, together, tokens = slot.restart(now_s)
+        slot.is_writing = True
+        computing_s = (prompt.wait_ms + prompt.prefill_ms) / 1000
+        agent.samples.add_prompt(
+            tokens=tokens,
+            passes=max(1.0, tokens / PASS_TOKENS),
+            together=together,
+            took_s=max(computing_s, 0.0005),  # a stage is reported in whole milliseconds
+        )
+        agent.samples.add_lag(took_s - computing_s)
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
+        if not is_here:
+            self._agents.pop(agent.key, None)
+        elif agent.kind.reports_tokens and agent.key not in self._agents:
+            self._agents[agent.key] = _Agent(trio.current_time())
+
+    # -------------------------------------------------------------- reading
+
+    def samples(self, agent: AgentKey) -> SpeedSamples:
+        """Return the samples of an agent; none of one that reports too little."""
+        found = self._agents.get(agent)
+        return SpeedSamples() if found is None else found.samples
+
+    def reader(self, deployment: str, since_s: float) -> Callable[[], list[Arrival]]:
+        """Return what reads the arrivals of a deployment from this moment on, as they are now; it
+        takes time and belongs into a thread."""
+        number = self._names.get(deployment, -1)
+        return partial(_arrivals, bytes(self._packed), number, since_s)
+
+    # -------------------------------------------------------------- private
+
+    def _ended(self, request: Request, slot: _Slot | None) -> None:
+        now_s = trio.current_time()
+        like, part = self._shared.pop(request.key, (0, 0.0))
+        record = self.activity.finished.last
+        assert record is not None, "its record is kept first"
+        if slot is not None and slot.is_writing:
+            slot.agent.change(-1, now_s)
+            took_s, together, prompt_tokens = slot.restart(now_s)
+            is_whole = isinstance(request.ending, Completed) and len(record.placements) == 1
+            if is_whole and record.tokens > LEAST_TOKENS and not record.placements[0].preemptions:
+                slot.agent.samples.add_answer(
+                    tokens=record.tokens - 1,
+                    together=together,
+                    prompt_tokens=prompt_tokens,
+                    took_s=took_s,
+                )
+        if record.kind == "generation" and isinstance(request.work, EncodedWork):
+            self._keep(record, request.work.prompt.size_bytes, like, part)
+
+    def _keep(self, record: RequestRecord, size_bytes: int, like: int, part: float) -> None:
+        known = [each for each in record.placements if each.prompt_tokens is not None]
+        tokens = known[0].prompt_tokens if known else None
+        cached = (known[0].cached_tokens if known else None) or 0
+        if tokens is None:
+            tokens = size_bytes // 4
+        shared = max(round(part * tokens), cached) if like else 0
+        self._packed += _PACKED.pack(
+            record.key,
+            record.arrived_s,
+            min(tokens, MAX_TOKENS),
+            min(record.tokens, MAX_TOKENS),
+            self._number(record.deployment),
+            self._number(record.client),
+            like,
+            min(shared, MAX_TOKENS),
+        )
+        if len(self._packed) > MAX_BYTES:
+            del self._packed[: len(self._packed) // _PACKED.size // 8 * _PACKED.size]
+
+    def _number(self, name: str) -> int:
+        if name not in self._names and len(self._names) >= MAX_NAMES:
+            return MAX_NAMES
+        return self._names.setdefault(name, len(self._names))
+
+
+def _arrivals(packed: bytes, deployment: int, since_s: float) -> list[Arrival]:
+    """Return the newest ``MAX_ARRIVALS`` in the order of time. Lengths that are not known, since
+    the request was refused, are the median of the others."""
+    rows = [
+        row for row in _PACKED.iter_unpack(packed) if row[4] == deployment and row[1] >= since_s
+    ]
+    rows = sorted(rows, key=itemgetter(1))[-MAX_ARRIVALS:]
+    usual = max(1, round(median([row[3] for row in rows if row[3]] or [1])))
+    places = {row[0]: place for place, row in enumerate(rows)}
+    arrivals = list[Arrival]()
+    for _, at_s, prompt, answer, _, client, like, shared in rows:
+        place = places.setdefault(like, len(places)) if shared else -1
+        arrivals.append(Arrival(at_s, max(1, prompt), answer or usual, client, place, shared))
+    return arrivals
