@@ -30,8 +30,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
 from fleet import PATIENT, Fleet, serving
 
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.scheduler.capacity.arrivals import arrivals_in
 from paddler_trio.scheduler.capacity.capacity import Question, Replayed, Site, replay
+from paddler_trio.scheduler.capacity.replayed_arrivals import arrivals_in
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 
 AGENTS, SLOTS = 3, 2

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import attrs
 import typer
@@ -28,6 +28,7 @@ from paddler_trio.cli.terminal import (
     shown_width,
     stdout,
 )
+from paddler_trio.scheduler.capacity.capacity import Answer, Site
 
 PATH: Final = "/api/v2/capacity"
 ANSWER_S: Final = 50.0
@@ -41,67 +42,22 @@ MIX: Final = "A given mix instead of what came"
 
 
 @attrs.frozen(kw_only=True)
-class SpeedView:
-    """The measured speed of an agent."""
+class CapacityView(Answer):
+    """The answer of the balancer.
 
-    tokens_per_s: float
-    pass_s: float
-    token_s: float
-
-
-@attrs.frozen(kw_only=True)
-class SiteView:
-    """One agent, as it was asked about."""
-
-    name: str
-    slots: int
-    speed: SpeedView
-
-    def tokens_per_s(self, together: int) -> float:
-        """Return the tokens a second of one answer, of so many together."""
-        return 1 / (self.speed.pass_s + together * self.speed.token_s)
-
-
-@attrs.frozen(kw_only=True)
-class BreakView:
-    """What goes wrong first, and how often what does."""
-
-    kind: str
-    at_s: float
-    counts: dict[str, int]
-
-
-@attrs.frozen(kw_only=True)
-class ReplayedView:
-    """What became of the requests."""
-
-    requests: int
-    answered: int
-    holds: bool
-    ttft_p50_s: float | None
-    ttft_p95_s: float | None
-    queue_p95_s: float | None
-    busy: float
-    breaks: BreakView | None
-
-
-@attrs.frozen(kw_only=True)
-class CapacityView:
-    """The answer of the balancer."""
+    Args:
+      span_s: from the first arrival to the last.
+      measured_together: the most answers at a time that were measured.
+    """
 
     span_s: float
     measured_together: float
-    replayed: ReplayedView
-    sites: list[SiteView]
-    slots_that_do: int | None
-    agents_that_do: int | None
-    at_that_holds: float | None
-    is_whole: bool
 
 
-@with_flags
-def capacity(
-    *,
+@attrs.frozen(kw_only=True)
+class Flags:
+    """The question."""
+
     p95_ttft: Annotated[
         str | None,
         typer.Option(
@@ -109,27 +65,35 @@ def capacity(
             metavar="TIME",
             help="The time in which 95 of 100 requests shall have their first token: 2s, 800ms.",
         ),
-    ] = None,
+    ] = None
     at: Annotated[
-        str,
-        typer.Option("--at", metavar="TIMES", help="So many times the load: 1.5x."),
-    ] = "1x",
+        str, typer.Option("--at", metavar="TIMES", help="So many times the load: 1.5x.")
+    ] = "1x"
     agents: Annotated[
-        str,
-        typer.Option("--agents", metavar="MORE", help="With so many more agents: +2."),
-    ] = "+0",
+        str, typer.Option("--agents", metavar="MORE", help="With so many more agents: +2.")
+    ] = "+0"
     slots: Annotated[
         int | None,
         typer.Option(
             "--slots", min=1, max=256, help="Slots of each agent.", show_default="its own"
         ),
-    ] = None,
-    deployment: Annotated[
-        str, typer.Option("--deployment", help="Whose requests and agents.")
-    ] = "default",
+    ] = None
+    deployment: Annotated[str, typer.Option("--deployment", help="Whose requests and agents.")] = (
+        "default"
+    )
     last: Annotated[
         str, typer.Option("--last", metavar="TIME", help="What came in the last 90s, 30m or 6h.")
-    ] = "6h",
+    ] = "6h"
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE", help="Write what came to this file, and end."),
+    ] = None
+
+
+@attrs.frozen(kw_only=True)
+class MixFlags:
+    """Arrivals that are given."""
+
     arrivals: Annotated[
         Path | None,
         typer.Option(
@@ -138,13 +102,13 @@ def capacity(
             help="Arrivals that --export wrote; - for standard input.",
             rich_help_panel=MIX,
         ),
-    ] = None,
-    requests_per_s: Annotated[
+    ] = None
+    rate: Annotated[
         float | None,
         typer.Option(
             "--rate", min=0.001, max=1000.0, help="Requests a second.", rich_help_panel=MIX
         ),
-    ] = None,
+    ] = None
     prompt_tokens: Annotated[
         int,
         typer.Option(
@@ -154,7 +118,7 @@ def capacity(
             help="Of a prompt, with --rate: from half to one and a half times as many.",
             rich_help_panel=MIX,
         ),
-    ] = 500,
+    ] = 500
     answer_tokens: Annotated[
         int,
         typer.Option(
@@ -164,11 +128,22 @@ def capacity(
             help="Of an answer, with --rate: from half to one and a half times as many.",
             rich_help_panel=MIX,
         ),
-    ] = 200,
-    export: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="FILE", help="Write what came to this file, and end."),
-    ] = None,
+    ] = 200
+
+    def rows(self) -> list[Any] | None:
+        """Return the arrivals; None if none are given."""
+        if self.arrivals is None:
+            return None if self.rate is None else list(_mix(self, self.rate))
+        if self.rate is not None:
+            raise typer.BadParameter("give one of them", param_hint="--arrivals / --rate")
+        return _rows_in(self.arrivals)
+
+
+@with_flags
+def capacity(
+    *,
+    flags: Flags,
+    mix: MixFlags,
     as_json: JsonOption = False,
     wide: WideOption = False,
     management: ManagementFlags,
@@ -180,37 +155,38 @@ def capacity(
     places requests and lets them wait, with the speeds that were measured of the agents. The exit
     code is 0 if the time is kept, 1 if it is not, and 2 if nothing can be said.
     """
-    asked: dict[str, object] = {
-        "p95_ttft_s": None if p95_ttft is None else _seconds(p95_ttft),
-        "at": float(_match(_TIMES, at, "--at", "such as 1.5x")[1]),
-        "agents": int(_match(_MORE, agents, "--agents", "such as +2")[1]),
-        "slots": slots,
-        "deployment": deployment,
-        "last": last,
-    }
-    if export is None and p95_ttft is None:
-        raise typer.BadParameter("give the time that shall be kept", param_hint="--p95-ttft")
-    if arrivals is not None and requests_per_s is not None:
-        raise typer.BadParameter("give one of them", param_hint="--arrivals / --rate")
-    if arrivals is not None:
-        asked["arrivals"] = _rows_in(arrivals)
-    elif requests_per_s is not None:
-        asked["arrivals"] = list(_mix(requests_per_s, prompt_tokens, answer_tokens))
+    asked = None if flags.export is not None else _asked(flags, mix)
     with one_line_errors(CANNOT_SAY), ManagementClient.open(management) as client:
-        if export is not None:
-            found = client.text(f"{PATH}/arrivals", {"deployment": deployment, "last": last})
-            _write(export, found)
+        if flags.export is not None:
+            whose = {"deployment": flags.deployment, "last": flags.last}
+            _write(flags.export, client.text(f"{PATH}/arrivals", whose))
+        if asked is None:
             return
         raw = client.ask("POST", PATH, body=asked, answer_s=ANSWER_S)
         view = client.structured(raw, CapacityView)
         if as_json:
             print_json(raw)
         else:
-            _show(view, asked, width=shown_width(wide=wide))
+            _show(view, asked, shown_width(wide=wide))
     raise typer.Exit(0 if view.replayed.holds else FAILED)
 
 
 # ---------------------------------------------------------------------------------- what is asked
+
+
+def _asked(flags: Flags, mix: MixFlags) -> dict[str, Any]:
+    """Return the body of the question; typer.BadParameter."""
+    if flags.p95_ttft is None:
+        raise typer.BadParameter("give the time that shall be kept", param_hint="--p95-ttft")
+    return {
+        "p95_ttft_s": _seconds(flags.p95_ttft),
+        "at": float(_match(_TIMES, flags.at, "--at", "such as 1.5x")[1]),
+        "agents": int(_match(_MORE, flags.agents, "--agents", "such as +2")[1]),
+        "slots": flags.slots,
+        "deployment": flags.deployment,
+        "last": flags.last,
+        "arrivals": mix.rows(),
+    }
 
 
 def _match(pattern: re.Pattern[str], text: str, flag: str, example: str) -> re.Match[str]:
@@ -225,7 +201,7 @@ def _seconds(text: str) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0}[found[2]]
 
 
-def _rows_in(file: Path) -> list[object]:
+def _rows_in(file: Path) -> list[Any]:
     text = text_of_file(file, "--arrivals", may_be_stdin=True)
     try:
         found = json.loads(text)
@@ -237,16 +213,15 @@ def _rows_in(file: Path) -> list[object]:
     return rows
 
 
-def _mix(per_s: float, prompt_tokens: int, answer_tokens: int) -> Iterator[list[float]]:
+def _mix(mix: MixFlags, per_s: float) -> Iterator[list[float]]:
     """Yield requests at random times, the same for the same flags: ten minutes of them, but 200
     at least and 2,000 at most."""
     dice, at_s = random.Random(0), 0.0  # noqa: S311  # nothing is secret
     number = min(MOST_OF_A_MIX, max(LEAST_OF_A_MIX, round(per_s * MIX_S)))
+    usual = mix.prompt_tokens, mix.answer_tokens
     for _ in range(number):
         at_s += dice.expovariate(per_s)
-        lengths = (
-            max(1, round(n * dice.uniform(0.5, 1.5))) for n in (prompt_tokens, answer_tokens)
-        )
+        lengths = (max(1, round(n * dice.uniform(0.5, 1.5))) for n in usual)
         yield [round(at_s, 4), *lengths]
 
 
@@ -260,23 +235,28 @@ def _write(file: Path, text: str) -> None:
 # ---------------------------------------------------------------------------------- what is shown
 
 
-def _show(view: CapacityView, asked: dict[str, object], *, width: int | None) -> None:
+def _show(view: CapacityView, asked: dict[str, Any], width: int | None) -> None:
     print_lines(table(_columns(), view.sites, width))
-    for line in _words(view, float(str(asked["p95_ttft_s"])), float(str(asked["at"]))):
+    for line in _words(view, asked["p95_ttft_s"], asked["at"]):
         stdout().print(printable(line), markup=False, highlight=False)
 
 
-def _columns() -> Sequence[Column[SiteView]]:
-    def number(title: str, text: Callable[[SiteView], str], importance: int) -> Column[SiteView]:
+def _columns() -> Sequence[Column[Site]]:
+    def number(title: str, text: Callable[[Site], str], importance: int) -> Column[Site]:
         return Column(title, 0, text, importance=importance, is_right=True)
 
     return [
         Column("agent", 12, lambda site: site.name),
         number("slots", lambda site: str(site.slots), 0),
         number("prompt tok/s", lambda site: rate(site.speed.tokens_per_s), 1),
-        number("tok/s of one", lambda site: rate(site.tokens_per_s(1)), 2),
-        number("of each, all slots busy", lambda site: rate(site.tokens_per_s(site.slots)), 2),
+        number("tok/s of one", lambda site: rate(_tokens_per_s(site, 1)), 2),
+        number("of each, all slots busy", lambda site: rate(_tokens_per_s(site, site.slots)), 2),
     ]
+
+
+def _tokens_per_s(site: Site, together: int) -> float:
+    """Return the tokens a second of one answer, of so many together."""
+    return 1 / (site.speed.pass_s + together * site.speed.token_s)
 
 
 def _words(view: CapacityView, target_s: float, at: float) -> Iterator[str]:

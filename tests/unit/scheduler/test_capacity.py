@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddler_trio.processes.capacity.questions import REFUSED, answered, asked
-from paddler_trio.scheduler.capacity.arrivals import (
-    BLOCK_TOKENS,
-    MAX_ARRIVALS,
-    Arrival,
-    arrivals_in,
-    turns_of,
-)
+from paddler_trio.processes.capacity.capacity_question import REFUSED, answered, asked
 from paddler_trio.scheduler.capacity.capacity import (
     Question,
     Site,
@@ -25,6 +18,13 @@ from paddler_trio.scheduler.capacity.capacity import (
     holds,
     percentile,
     replay,
+)
+from paddler_trio.scheduler.capacity.replayed_arrivals import (
+    BLOCK_TOKENS,
+    MAX_ARRIVALS,
+    Arrival,
+    arrivals_in,
+    turns_of,
 )
 from paddler_trio.scheduler.capacity.speeds import ENOUGH, SpeedSamples, speeds_of
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed

@@ -1,1 +1,1 @@
-"""What requests came and how fast agents are, and questions about both."""
+"""The record of what came and how fast agents are, and the routes of questions about both."""

@@ -25,7 +25,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Ended, Lease, Leased, Phase, Request
 from paddler_trio.nursery_tree.request_endings import Completed
-from paddler_trio.scheduler.capacity.arrivals import MAX_ARRIVALS, MAX_TOKENS, Arrival
+from paddler_trio.scheduler.capacity.replayed_arrivals import MAX_ARRIVALS, MAX_TOKENS, Arrival
 from paddler_trio.scheduler.capacity.speeds import SpeedSamples
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -46,7 +46,7 @@ _PACKED: Final = Struct("<QdIIHHQI")
 
 @attrs.define(eq=False)
 class _Agent:
-    """What an agent does, and the samples of its speed.
+    """The sums of what an agent does, and the samples of its speed.
 
     Args:
       answer_s: seconds times answers that were written then, up to ``since_s``.

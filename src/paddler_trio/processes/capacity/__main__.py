@@ -1,7 +1,7 @@
 """Entry of the process: ``-m paddler_trio.processes.capacity SECONDS``.
 
-Reads a question from standard input, and writes the answer, see ``questions.py``. It gives way to
-everything else on the machine.
+Reads a question from standard input, and writes the answer, see ``capacity_question.py``. It gives
+way to everything else on the machine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from paddler_trio.processes.capacity.questions import answered
+from paddler_trio.processes.capacity.capacity_question import answered
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
-"""Whether a fleet keeps a time to the first token, what breaks first, and what would hold it: each
-answer is a replay of arrivals in virtual time."""
+"""Answer whether a fleet keeps a time to the first token, what breaks first, and what would hold
+it: each answer is a replay of arrivals in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from paddler_trio.scheduler.capacity.arrivals import Arrival, turns_of
+from paddler_trio.scheduler.capacity.replayed_arrivals import Arrival, turns_of
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 from paddler_trio.scheduler.virtual.virtual_fleet import Outcome, StoppedError, VirtualFleet
 
@@ -38,7 +38,7 @@ class Site:
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """What is asked.
+    """A question.
 
     Args:
       target_s: the time in which ``PART`` of the requests shall have their first token.
@@ -72,8 +72,9 @@ class Question:
 
 @attrs.frozen(kw_only=True)
 class Break:
-    """What goes wrong first: the queue is full, a request waits too long for a slot, or its prompt
-    takes too long; ``at_s`` after the first arrival. ``counts``: how often each does in all."""
+    """The first thing that goes wrong: the queue is full, a request waits too long for a slot, or
+    its prompt takes too long; ``at_s`` after the first arrival. ``counts``: how often each does in
+    all."""
 
     kind: Kind
     at_s: float
@@ -82,7 +83,7 @@ class Break:
 
 @attrs.frozen(kw_only=True)
 class Replayed:
-    """What became of the requests; times in seconds, None where that many have no first token."""
+    """The outcome of all requests; times in seconds, None where that many have no first token."""
 
     requests: int
     answered: int

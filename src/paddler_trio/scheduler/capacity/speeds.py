@@ -1,4 +1,4 @@
-"""How fast an engine is, fitted to what was seen of requests.
+"""Fit the speed of an engine to what was seen of requests.
 
 Whatever an engine did in a time, that time is: passes x time of a pass + answers' tokens x time of
 one + prompt tokens x time of one. Each answer, and each wait for a first token, is a sample; of an

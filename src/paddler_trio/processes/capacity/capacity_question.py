@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 
 import attrs
 
-from paddler_trio.scheduler.capacity.arrivals import Arrival
 from paddler_trio.scheduler.capacity.capacity import Question, Site, answer
+from paddler_trio.scheduler.capacity.replayed_arrivals import Arrival
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 from paddler_trio.scheduler.virtual.virtual_fleet import StoppedError
 from paddler_trio.wire.codec import dumps
