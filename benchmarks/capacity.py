@@ -1,10 +1,11 @@
 """How well a time to the first token is predicted: arrivals are played to three real agents, and
 replayed in virtual time with the speeds that were measured before.
 
-A fleet of three agents of two slots with the bundled model first answers as much as it can, which
-is its saturation, and measures its speeds. Then requests come at random at parts of that rate; what
-the balancer recorded of their arrivals is replayed, as ``paddler-trio capacity`` would. The exit
-status is 1 if the 95th percentile of one level is predicted worse than ``--goal``.
+A fleet of three agents of two slots with the bundled model first answers one request at each agent
+at a time, and then as much as it can: that is its saturation, and so speeds are measured. Then
+requests come at random at parts of that rate; what the balancer recorded of their arrivals is
+replayed, as ``paddler-trio capacity`` would. The exit status is 1 if the 95th percentile of one
+level is predicted worse than ``--goal``.
 Usage: ``python benchmarks/capacity.py [--seconds 40] [--goal 0.15] [--seed 1] [--json]``.
 """
 
@@ -74,8 +75,8 @@ async def first_token_s(client: httpx.AsyncClient, ask: Ask) -> float:
     return found_s
 
 
-async def saturate(url: str, seconds: float, seed: int) -> float:
-    """Keep all slots busy, and something waiting; return the requests a second."""
+async def saturate(url: str, clients: int, seconds: float, seed: int) -> float:
+    """Let so many clients ask one after the other; return the requests a second."""
     done = 0
     dice = random.Random(seed)
     async with new_client(url) as client:
@@ -88,7 +89,7 @@ async def saturate(url: str, seconds: float, seed: int) -> float:
                 done += time.perf_counter() < until_s
 
         async with trio.open_nursery() as nursery:
-            for _ in range(2 * AGENTS * SLOTS):
+            for _ in range(clients):
                 nursery.start_soon(worker)
     return done / seconds
 
@@ -183,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Fleet.start(agents=AGENTS, slots=SLOTS, model=None, balancer_options=balancer) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=CELLS)
         fleet.wait_until(lambda view: serving(view, AGENTS), nobody_ends=True)
-        rate = trio.run(saturate, fleet.inference_url, options.seconds / 2, options.seed)
+        for clients in (AGENTS, 2 * AGENTS * SLOTS):  # one at each agent, then all slots busy
+            url, seconds = fleet.inference_url, options.seconds / 2
+            rate = trio.run(saturate, url, clients, seconds, options.seed)
         for site in () if options.json else measured(fleet):
             print(f"{site.name}: {describe(site.speed)}", flush=True)
         for number, part in enumerate(LEVELS, 1):

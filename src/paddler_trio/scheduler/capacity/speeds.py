@@ -20,6 +20,8 @@ KEPT: Final = 0.998
 """Of the weight of all samples before, at each: the last 500 or so count."""
 ENOUGH: Final = 5
 """Samples of each kind, below which an engine is believed to be as those of others are."""
+DOUBT: Final = 2.0
+"""So many samples say that half of a pass is its own and half the answers'."""
 _LEAST_S: Final = 1e-7
 
 
@@ -72,12 +74,12 @@ class SpeedSamples:
         return min(self.answers, self.prompts) >= ENOUGH
 
     def speed(self, cache_tokens: int) -> EngineSpeed | None:
-        """Return what fits best; None of no samples. Whatever was not seen with different numbers
-        of answers together is believed to be half the pass's and half the answers'."""
+        """Return what fits best; None of no samples. Without different numbers of answers together
+        half of a pass is believed to be its own, and half the answers'."""
         if not (self.answers and self.prompts):
             return None
         products = [list(row) for row in self._products]
-        doubt = 0.01 * products[0][0] / max(1.0, self.answers + self.prompts)
+        doubt = DOUBT * products[0][0] / max(1.0, self.answers + self.prompts)
         for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
             products[one][other] += sign * doubt
         pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in _least(products, self._sums))
