@@ -25,6 +25,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Ended, Lease, Leased, Phase, Request
 from paddler_trio.nursery_tree.request_endings import Completed
+from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.capacity.replayed_arrivals import MAX_ARRIVALS, MAX_TOKENS, Arrival
 from paddler_trio.scheduler.capacity.speeds import SpeedSamples
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
@@ -58,6 +59,16 @@ class _Agent:
     answer_s: float = 0.0
     prompt_tokens: int = 0
     samples: SpeedSamples = attrs.field(factory=SpeedSamples)
+    controller: PrefillController = attrs.field(factory=PrefillController)
+    """What the engine's own does with such passes."""
+
+    def passes(self, tokens: int, together: float, took_s: float) -> float:
+        """Return in about how many passes so many prompt tokens were computed: beside answers it is
+        the length of a pass that is bounded."""
+        beside = 0.0
+        if together >= 0.5:
+            beside = 1000 * took_s / self.controller.pass_target_ms(1)
+        return max(1.0, beside, tokens / PASS_TOKENS)
 
     def change(self, answers: int, now_s: float) -> None:
         """Note that so many more answers are written from now on."""
@@ -156,7 +167,7 @@ class ArrivalLog(DispatchObserver):
         computing_s = (prompt.wait_ms + prompt.prefill_ms) / 1000
         agent.samples.add_prompt(
             tokens=tokens,
-            passes=max(1.0, tokens / PASS_TOKENS),
+            passes=agent.passes(tokens, together, computing_s),
             together=together,
             took_s=max(computing_s, 0.0005),  # a stage is reported in whole milliseconds
         )
@@ -193,6 +204,8 @@ class ArrivalLog(DispatchObserver):
             took_s, together, prompt_tokens = slot.restart(now_s)
             is_whole = isinstance(request.ending, Completed) and len(record.placements) == 1
             if is_whole and record.tokens > LEAST_TOKENS and not record.placements[0].preemptions:
+                pass_ms = 1000 * took_s / (record.tokens - 1)
+                slot.agent.controller.measured(generating=1, prompt_tokens=0, pass_ms=pass_ms)
                 slot.agent.samples.add_answer(
                     tokens=record.tokens - 1,
                     together=together,
