@@ -212,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def describe(speed: EngineSpeed) -> str:
     return (
         f"{speed.tokens_per_s:.0f} prompt tokens/s, {1000 * speed.pass_s:.2f} ms a pass and "
-        f"{1000 * speed.token_s:.2f} ms for each token in it, {1000 * speed.lag_s:.1f} ms beside"
+        f"{1000 * speed.token_s:.2f} ms for each token in it, {1000 * speed.lag_s:.1f} ms beside; "
+        f"{speed.slowing:.0%} slower for each other agent that is busy"
     )
 
 

@@ -256,6 +256,42 @@ def test_speeds_are_found_again_in_what_they_cause(
     assert speed.lag_s == pytest.approx(0.01, rel=0.01)
 
 
+@pytest.mark.parametrize("slowing", [0.0, 0.3])
+def test_agents_that_slow_each_other_are_known_from_those_that_do_not(slowing: float) -> None:
+    dice, samples = random.Random(3), SpeedSamples()
+    for _ in range(100):
+        others, together = dice.uniform(0, 2), dice.uniform(1, 4)
+        factor = (1 + slowing * others) * dice.uniform(0.9, 1.1)
+        samples.add_answer(
+            tokens=100,
+            together=together,
+            prompt_tokens=0,
+            took_s=factor * (1 + together),
+            others=others,
+        )
+        samples.add_prompt(
+            tokens=1000, passes=1.0, together=0.0, took_s=factor * 0.5, others=others
+        )
+    speed = samples.speed(1)
+    assert speed is not None
+    assert speed.slowing == pytest.approx(slowing, abs=0.11 if slowing else 0.0)
+
+
+def test_slowed_agents_are_replayed_so_and_new_ones_have_machines_of_their_own() -> None:
+    arrivals = steady(40, 0.5)
+    sharing = attrs.evolve(SPEED, slowing=0.5)
+    sites = [Site(name=f"a{n}", slots=2, speed=sharing) for n in range(3)]
+    alone, shared = (
+        replay(attrs.evolve(fleet_of(3), agents=each, target_s=1e-6), arrivals).ttft_p95_s
+        for each in (fleet_of(3).agents, sites)
+    )
+    assert alone is not None
+    assert shared is not None
+    assert shared > 1.1 * alone
+    added = attrs.evolve(fleet_of(3), agents=sites, more_agents=2).sites()
+    assert [site.speed.slowing for site in added] == [0.5, 0.5, 0.5, 0.0, 0.0]
+
+
 def test_of_answers_that_were_alone_half_is_the_pass_s() -> None:
     samples = SpeedSamples()
     for _ in range(20):

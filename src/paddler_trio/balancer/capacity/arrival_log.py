@@ -46,17 +46,33 @@ _PACKED: Final = Struct("<QdIIHHQI")
 
 
 @attrs.define(eq=False)
+class _Level:
+    """A number, and its sum over the time up to ``since_s``."""
+
+    since_s: float
+    number: int = 0
+    sum_s: float = 0.0
+
+    def change(self, by: int, now_s: float) -> None:
+        """Note that it is so much more from now on."""
+        self.sum_s += self.number * (now_s - self.since_s)
+        self.since_s = now_s
+        self.number += by
+
+
+@attrs.define(eq=False)
 class _Agent:
     """The sums of what an agent does, and the samples of its speed.
 
     Args:
-      answer_s: seconds times answers that were written then, up to ``since_s``.
+      answers: that it writes, and ``taken`` the slots.
+      busy: how many agents are, of all.
       prompt_tokens: that were computed.
     """
 
-    since_s: float
-    answers: int = 0
-    answer_s: float = 0.0
+    answers: _Level
+    busy: _Level
+    taken: int = 0
     prompt_tokens: int = 0
     samples: SpeedSamples = attrs.field(factory=SpeedSamples)
     controller: PrefillController = attrs.field(factory=PrefillController)
@@ -70,11 +86,22 @@ class _Agent:
             beside = 1000 * took_s / self.controller.pass_target_ms(1)
         return max(1.0, beside, tokens / PASS_TOKENS)
 
-    def change(self, answers: int, now_s: float) -> None:
-        """Note that so many more answers are written from now on."""
-        self.answer_s += self.answers * (now_s - self.since_s)
-        self.since_s = now_s
-        self.answers += answers
+    def take(self, slots: int, now_s: float) -> None:
+        """Note that so many more slots are taken."""
+        was_busy = self.taken > 0
+        self.taken += slots
+        self.busy.change((self.taken > 0) - was_busy, now_s)
+
+
+@attrs.frozen
+class _Interval:
+    """What an agent did in a time: answers that were written at the same time, prompt tokens that
+    were computed, and other agents that were busy."""
+
+    took_s: float
+    together: float
+    prompt_tokens: int
+    others: float
 
 
 @attrs.define(eq=False)
@@ -83,18 +110,31 @@ class _Slot:
 
     agent: _Agent
     began_s: float
-    answer_s: float
-    prompt_tokens: int
     is_writing: bool = False
+    _answers_s: float = 0.0
+    _busy_s: float = 0.0
+    _prompt_tokens: int = 0
 
-    def restart(self, now_s: float) -> tuple[float, float, int]:
-        """Return the time since the last call, the answers that were written at the same time, and
-        the prompt tokens that were computed meanwhile."""
+    def restart(self, now_s: float) -> _Interval:
+        """Return what the agent did since the last call."""
         agent, took_s = self.agent, now_s - self.began_s
-        together = (agent.answer_s - self.answer_s) / took_s if took_s > 0 else 0.0
-        tokens = agent.prompt_tokens - self.prompt_tokens
-        self.began_s, self.answer_s, self.prompt_tokens = now_s, agent.answer_s, agent.prompt_tokens
-        return took_s, together, tokens
+        agent.answers.change(0, now_s)
+        agent.busy.change(0, now_s)
+        answers_s, busy_s = agent.answers.sum_s, agent.busy.sum_s
+        found = _Interval(
+            took_s,
+            (answers_s - self._answers_s) / took_s if took_s > 0 else 0.0,
+            agent.prompt_tokens - self._prompt_tokens,
+            max(0.0, (busy_s - self._busy_s) / took_s - 1.0) if took_s > 0 else 0.0,
+        )
+        self.began_s, self._answers_s, self._busy_s = now_s, answers_s, busy_s
+        self._prompt_tokens = agent.prompt_tokens
+        return found
+
+    def leave(self, now_s: float) -> None:
+        """Give the slot back."""
+        self.agent.answers.change(-self.is_writing, now_s)
+        self.agent.take(-1, now_s)
 
 
 @attrs.define(eq=False, repr=False)
@@ -112,6 +152,7 @@ class ArrivalLog(DispatchObserver):
     """By block: the last request whose prompt has it."""
     _shared: dict[RequestKey, tuple[int, float]] = attrs.field(factory=dict, init=False)
     """Of a request that has not ended: which one it begins like, and how much of it that is."""
+    _busy: _Level = attrs.field(factory=lambda: _Level(0.0), init=False)
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _slots: dict[RequestKey, _Slot] = attrs.field(factory=dict, init=False)
 
@@ -138,21 +179,20 @@ class ArrivalLog(DispatchObserver):
 
     def moved(self, request: Request, left: Phase) -> None:
         slot = self._slots.pop(request.key, None)
+        now_s = trio.current_time()
         match request.phase:
             case Leased(lease):
                 agent = self._agents.get(lease.agent.key)
                 if agent is not None:
-                    now_s = trio.current_time()
-                    agent.change(0, now_s)
-                    self._slots[request.key] = _Slot(
-                        agent, now_s, agent.answer_s, agent.prompt_tokens
-                    )
+                    agent.take(1, now_s)
+                    self._slots[request.key] = slot = _Slot(agent, now_s)
+                    slot.restart(now_s)
             case Ended():
-                self._ended(request, slot)
+                self._ended(request, slot, now_s)
             case _ if slot is not None and request.lease is not None:
                 self._slots[request.key] = slot
             case _ if slot is not None:
-                slot.agent.change(-slot.is_writing, trio.current_time())
+                slot.leave(now_s)
 
     def prepared(self, lease: Lease) -> None:
         slot, prompt = self._slots.get(lease.request.key), lease.prompt
@@ -161,23 +201,24 @@ class ArrivalLog(DispatchObserver):
         now_s = trio.current_time()
         agent = slot.agent
         agent.prompt_tokens += prompt.tokens - prompt.cached
-        agent.change(1, now_s)
-        took_s, together, tokens = slot.restart(now_s)
+        did = slot.restart(now_s)
+        agent.answers.change(1, now_s)
         slot.is_writing = True
         computing_s = (prompt.wait_ms + prompt.prefill_ms) / 1000
         agent.samples.add_prompt(
-            tokens=tokens,
-            passes=agent.passes(tokens, together, computing_s),
-            together=together,
+            tokens=did.prompt_tokens,
+            passes=agent.passes(did.prompt_tokens, did.together, computing_s),
+            together=did.together,
             took_s=max(computing_s, 0.0005),  # a stage is reported in whole milliseconds
+            others=did.others,
         )
-        agent.samples.add_lag(took_s - computing_s)
+        agent.samples.add_lag(did.took_s - computing_s)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         if not is_here:
             self._agents.pop(agent.key, None)
         elif agent.kind.reports_tokens and agent.key not in self._agents:
-            self._agents[agent.key] = _Agent(trio.current_time())
+            self._agents[agent.key] = _Agent(_Level(trio.current_time()), self._busy)
 
     # -------------------------------------------------------------- reading
 
@@ -194,24 +235,14 @@ class ArrivalLog(DispatchObserver):
 
     # -------------------------------------------------------------- private
 
-    def _ended(self, request: Request, slot: _Slot | None) -> None:
-        now_s = trio.current_time()
+    def _ended(self, request: Request, slot: _Slot | None, now_s: float) -> None:
         like, part = self._shared.pop(request.key, (0, 0.0))
         record = self.activity.finished.last
         assert record is not None, "its record is kept first"
-        if slot is not None and slot.is_writing:
-            slot.agent.change(-1, now_s)
-            took_s, together, prompt_tokens = slot.restart(now_s)
-            is_whole = isinstance(request.ending, Completed) and len(record.placements) == 1
-            if is_whole and record.tokens > LEAST_TOKENS and not record.placements[0].preemptions:
-                pass_ms = 1000 * took_s / (record.tokens - 1)
-                slot.agent.controller.measured(generating=1, prompt_tokens=0, pass_ms=pass_ms)
-                slot.agent.samples.add_answer(
-                    tokens=record.tokens - 1,
-                    together=together,
-                    prompt_tokens=prompt_tokens,
-                    took_s=took_s,
-                )
+        if slot is not None:
+            if slot.is_writing:
+                _measure(slot, request, record, now_s)
+            slot.leave(now_s)
         if record.kind == "generation" and isinstance(request.work, EncodedWork):
             self._keep(record, request.work.prompt.size_bytes, like, part)
 
@@ -239,6 +270,23 @@ class ArrivalLog(DispatchObserver):
         if name not in self._names and len(self._names) >= MAX_NAMES:
             return MAX_NAMES
         return self._names.setdefault(name, len(self._names))
+
+
+def _measure(slot: _Slot, request: Request, record: RequestRecord, now_s: float) -> None:
+    """Note how long the answer took, if it is whole and of one agent."""
+    did, agent, tokens = slot.restart(now_s), slot.agent, record.tokens - 1
+    is_whole = isinstance(request.ending, Completed) and len(record.placements) == 1
+    if not is_whole or tokens < LEAST_TOKENS or record.placements[0].preemptions:
+        return
+    pass_ms = 1000 * did.took_s / tokens
+    agent.controller.measured(generating=1, prompt_tokens=0, pass_ms=pass_ms)
+    agent.samples.add_answer(
+        tokens=tokens,
+        together=did.together,
+        prompt_tokens=did.prompt_tokens,
+        took_s=did.took_s,
+        others=did.others,
+    )
 
 
 def _arrivals(packed: bytes, deployment: int, since_s: float) -> list[Arrival]:

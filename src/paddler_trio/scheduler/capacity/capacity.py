@@ -63,7 +63,11 @@ class Question:
         sites = [
             *self.agents,
             *(
-                attrs.evolve(each, name=f"new {place}, as {each.name}")
+                attrs.evolve(
+                    each,
+                    name=f"new {place}, as {each.name}",
+                    speed=attrs.evolve(each.speed, slowing=0.0),  # on a machine of its own
+                )
                 for place, each in enumerate(added, 1)
             ),
         ]

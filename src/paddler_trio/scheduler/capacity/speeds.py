@@ -3,11 +3,12 @@
 Whatever an engine did in a time, that time is: passes x time of a pass + answers' tokens x time of
 one + prompt tokens x time of one. Each answer, and each wait for a first token, is a sample; of an
 engine's own threads nothing need be known. Errors count in proportion to the times, later samples
-more than earlier ones.
+more than earlier ones. Agents that share a machine slow each other: by how much is tried.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final
@@ -18,11 +19,42 @@ from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 
 KEPT: Final = 0.998
 """Of the weight of all samples before, at each: the last 500 or so count."""
+SLOWINGS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+"""Parts by which each other busy agent may slow an engine: they share a machine."""
 ENOUGH: Final = 5
 """Samples of each kind, below which an engine is believed to be as those of others are."""
 DOUBT: Final = 2.0
 """So many samples say that half of a pass is its own and half the answers'."""
 _LEAST_S: Final = 1e-7
+
+
+@attrs.define
+class _Sums:
+    """The sums of least squares: of products of what was done, and of what was done, each divided
+    by its time."""
+
+    products: list[list[float]] = attrs.field(factory=lambda: [[0.0] * 3 for _ in range(3)])
+    sums: list[float] = attrs.field(factory=lambda: [0.0] * 3)
+
+    def add(self, shares: Sequence[float]) -> None:
+        for at, share in enumerate(shares):
+            self.sums[at] = KEPT * self.sums[at] + share
+            row = self.products[at]
+            row[:] = [KEPT * sum_ + share * each for sum_, each in zip(row, shares, strict=True)]
+
+    def include(self, other: _Sums) -> None:
+        for row, others in zip(self.products, other.products, strict=True):
+            row[:] = [mine + its for mine, its in zip(row, others, strict=True)]
+        self.sums = [mine + its for mine, its in zip(self.sums, other.sums, strict=True)]
+
+    def best(self, number: float) -> tuple[float, list[float]]:
+        """Return how much of the squares is explained, and the times with which it is."""
+        products = [list(row) for row in self.products]
+        doubt = DOUBT * products[0][0] / max(1.0, number)
+        for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
+            products[one][other] += sign * doubt
+        found = _least(products, self.sums)
+        return sum(map(operator.mul, self.sums, found)), found
 
 
 @attrs.define
@@ -35,24 +67,40 @@ class SpeedSamples:
     """Answers that were written at the same time, at most."""
     lag_s: float = 0.0
     """The sum of what was neither waiting nor computing, before first tokens."""
-    _products: list[list[float]] = attrs.field(factory=lambda: [[0.0] * 3 for _ in range(3)])
-    _sums: list[float] = attrs.field(factory=lambda: [0.0] * 3)
+    _by_slowing: dict[float, _Sums] = attrs.field(
+        factory=lambda: {each: _Sums() for each in SLOWINGS}
+    )
 
     def add_answer(
-        self, *, tokens: int, together: float, prompt_tokens: float, took_s: float
+        self,
+        *,
+        tokens: int,
+        together: float,
+        prompt_tokens: float,
+        took_s: float,
+        others: float = 0.0,
     ) -> None:
         """Note the tokens of an answer behind its first one: how many answers were written with it
-        on average, itself included, and the prompt tokens that were computed meanwhile."""
+        on average, itself included, the prompt tokens that were computed meanwhile, and how many
+        other agents were busy."""
         if tokens > 0 and took_s > 0:
-            self._add((tokens, tokens * max(1.0, together), prompt_tokens), took_s)
+            self._add((tokens, tokens * max(1.0, together), prompt_tokens), took_s, others)
             self.answers += 1
             self.most_together = max(self.most_together, together)
 
-    def add_prompt(self, *, tokens: float, passes: float, together: float, took_s: float) -> None:
+    def add_prompt(
+        self,
+        *,
+        tokens: float,
+        passes: float,
+        together: float,
+        took_s: float,
+        others: float = 0.0,
+    ) -> None:
         """Note a first token: the prompt tokens that were computed for it, in about so many passes
-        with so many answers in each."""
+        with so many answers in each, while so many other agents were busy."""
         if took_s > 0:
-            self._add((passes, passes * together, tokens), took_s)
+            self._add((passes, passes * together, tokens), took_s, others)
             self.prompts += 1
 
     def add_lag(self, lag_s: float) -> None:
@@ -65,9 +113,8 @@ class SpeedSamples:
         self.prompts += other.prompts
         self.most_together = max(self.most_together, other.most_together)
         self.lag_s += other.lag_s
-        for row, others in zip(self._products, other._products, strict=True):
-            row[:] = [mine + its for mine, its in zip(row, others, strict=True)]
-        self._sums = [mine + its for mine, its in zip(self._sums, other._sums, strict=True)]
+        for slowing, sums in self._by_slowing.items():
+            sums.include(other._by_slowing[slowing])
 
     @property
     def is_enough(self) -> bool:
@@ -75,27 +122,26 @@ class SpeedSamples:
 
     def speed(self, cache_tokens: int) -> EngineSpeed | None:
         """Return what fits best; None of no samples. Without different numbers of answers together
-        half of a pass is believed to be its own, and half the answers'."""
+        half of a pass is believed to be its own, and half the answers'. That other agents slow it
+        is believed if a tenth of what is not explained is explained by it."""
         if not (self.answers and self.prompts):
             return None
-        products = [list(row) for row in self._products]
-        doubt = DOUBT * products[0][0] / max(1.0, self.answers + self.prompts)
-        for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
-            products[one][other] += sign * doubt
-        pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in _least(products, self._sums))
-        return EngineSpeed(
-            1 / prompt_s, pass_s, token_s, None, max(1, cache_tokens), self.lag_s / self.prompts
-        )
+        number = self.answers + self.prompts
+        fits = {each: sums.best(number) for each, sums in self._by_slowing.items()}
+        slowing = max(fits, key=lambda each: fits[each][0])
+        if number - fits[slowing][0] > 0.9 * (number - fits[0.0][0]):
+            slowing = 0.0
+        pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in fits[slowing][1])
+        lag_s = self.lag_s / self.prompts
+        cells = max(1, cache_tokens)
+        return EngineSpeed(1 / prompt_s, pass_s, token_s, None, cells, lag_s, slowing)
 
-    def _add(self, amounts: tuple[float, float, float], took_s: float) -> None:
-        shares = [amount / took_s for amount in amounts]
+    def _add(self, amounts: tuple[float, float, float], took_s: float, others: float) -> None:
         self.answers *= KEPT
         self.prompts *= KEPT
         self.lag_s *= KEPT
-        for at, share in enumerate(shares):
-            self._sums[at] = KEPT * self._sums[at] + share
-            row = self._products[at]
-            row[:] = [KEPT * sum_ + share * each for sum_, each in zip(row, shares, strict=True)]
+        for slowing, sums in self._by_slowing.items():
+            sums.add([each * (1 + slowing * others) / took_s for each in amounts])
 
 
 def speeds_of(

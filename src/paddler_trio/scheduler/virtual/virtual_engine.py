@@ -18,6 +18,8 @@ MOST_IN_A_PASS: Final = 2048
 """Tokens that an engine takes at once, as ours do by default."""
 MOST_TOGETHER: Final = 64
 """So many answers in a pass have a time of their own in the controller of a virtual engine."""
+MOST_PASSES: Final = 16
+"""At a time, of an engine that others slow."""
 BLOCK_TOKENS: Final = 64
 """What a block of a prompt is, as in ``wire/prompt_blocks.py`` at four bytes a token."""
 
@@ -35,6 +37,7 @@ class EngineSpeed:
       cache_tokens: what it keeps of prompts and answers, those of running requests included.
       lag_s: from when it is given a request until its engine has it, and from a first token until
         that is at the balancer, together.
+      slowing: the part by which each other engine slows it that is busy and has a slowing, too.
     """
 
     tokens_per_s: float = 2000.0
@@ -43,6 +46,7 @@ class EngineSpeed:
     budget: int | None = 256
     cache_tokens: int = 65_536
     lag_s: float = 0.0
+    slowing: float = 0.0
 
     def slowed(self, factor: float) -> EngineSpeed:
         """Return the speed of an engine that takes so many times as long."""
@@ -133,9 +137,13 @@ class VirtualEngine:
         self.computed_tokens += missing
         self._keep(prompt.hashes)
 
-    def begin(self, now_s: float) -> float:
+    def begin(self, now_s: float, others: int = 0) -> float:
         """Begin what is next, up to where something changes: a pass with parts of prompts, or as
-        many as the shortest answer takes; return when it ends."""
+        many as the shortest answer takes; return when it ends.
+
+        Args:
+          others: engines that are busy and slow it.
+        """
         answering = [each for each in self.running.values() if not each.missing]
         prompts = sorted(
             (each for each in self.running.values() if each.missing), key=lambda each: each.missing
@@ -152,6 +160,9 @@ class VirtualEngine:
         speed = self.speed
         pass_s = speed.pass_s + took / speed.tokens_per_s + speed.token_s * len(answering)
         count = 1 if prompts else max(1, min(each.to_draw for each in answering))
+        if speed.slowing:  # others begin and end meanwhile
+            pass_s *= 1 + speed.slowing * others
+            count = min(count, MOST_PASSES)
         self.passes = Passes(now_s, pass_s, count, answering, firsts)
         return self.passes.end_s
 

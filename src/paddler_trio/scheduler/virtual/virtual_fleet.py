@@ -186,7 +186,7 @@ class VirtualFleet:
         engine = self.agents[agent]
         engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, began_s)
         if engine.passes is None:
-            self._at(engine.begin(self.now_s), partial(self._passed, agent, engine.passes))
+            self._begin(agent, engine)
         elif (end_s := engine.cut(self.now_s)) is not None:
             self._at(end_s, partial(self._passed, agent, engine.passes))
 
@@ -222,8 +222,15 @@ class VirtualFleet:
             self._apply(self.ledger.end(each.key))
             self.rate.ended(self.now_s, waiting=self.ledger.num_waiting)
         if engine.running and engine.passes is None:
-            end_s = engine.begin(self.now_s)
-            self._at(end_s, partial(self._passed, agent, engine.passes))
+            self._begin(agent, engine)
+
+    def _begin(self, agent: AgentKey, engine: VirtualEngine) -> None:
+        others = 0
+        if engine.speed.slowing:
+            busy = [each for each in self.agents.values() if each.running and each.speed.slowing]
+            others = len(busy) - 1
+        end_s = engine.begin(self.now_s, others)
+        self._at(end_s, partial(self._passed, agent, engine.passes))
 
 
 class ExactIndex(PrefixIndex):
