@@ -110,7 +110,7 @@ async def test_an_arrival_is_times_and_lengths_and_what_it_begins_like(clock: Mo
             [6.0, 12.06], abs=0.1
         )
         assert [each.answer_tokens for each in (first, second, third)] == [1, 2, 3]
-        assert [each.client for each in (first, second, third)] == [1, 2, 1]
+        assert [each.client for each in (first, second, third)] == [0, 1, 0]
         assert (first.shares_with, second.shares_with, third.shares_with) == (-1, 0, -1)
         assert 480 <= second.shared_tokens < 500
         assert known(log, third.at_s) == [third]

@@ -272,9 +272,11 @@ def test_agents_that_slow_each_other_are_known_from_those_that_do_not(slowing: f
         samples.add_prompt(
             tokens=1000, passes=1.0, together=0.0, took_s=factor * 0.5, others=others
         )
-    speed = samples.speed(1)
-    assert speed is not None
-    assert speed.slowing == pytest.approx(slowing, abs=0.11 if slowing else 0.0)
+    assert samples.slowing() == pytest.approx(slowing, abs=0.11 if slowing else 0.0)
+    speeds, _ = speeds_of([(samples, 1)])
+    assert speeds is not None
+    assert speeds[0].slowing == samples.slowing()
+    assert speeds[0].pass_s + 2 * speeds[0].token_s == pytest.approx(0.03, rel=0.1)
 
 
 def test_slowed_agents_are_replayed_so_and_new_ones_have_machines_of_their_own() -> None:

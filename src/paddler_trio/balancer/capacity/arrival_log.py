@@ -147,7 +147,8 @@ class ArrivalLog(DispatchObserver):
 
     activity: RequestActivity
     _packed: bytearray = attrs.field(factory=bytearray, init=False)
-    _names: dict[str, int] = attrs.field(factory=dict, init=False)
+    _deployments: dict[str, int] = attrs.field(factory=dict, init=False)
+    _clients: dict[str, int] = attrs.field(factory=dict, init=False)
     _blocks: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)
     """By block: the last request whose prompt has it."""
     _shared: dict[RequestKey, tuple[int, float]] = attrs.field(factory=dict, init=False)
@@ -230,7 +231,7 @@ class ArrivalLog(DispatchObserver):
     def reader(self, deployment: str, since_s: float) -> Callable[[], list[Arrival]]:
         """Return what reads the arrivals of a deployment from this moment on, as they are now; it
         takes time and belongs into a thread."""
-        number = self._names.get(deployment, -1)
+        number = self._deployments.get(deployment, -1)
         return partial(_arrivals, bytes(self._packed), number, since_s)
 
     # -------------------------------------------------------------- private
@@ -258,18 +259,19 @@ class ArrivalLog(DispatchObserver):
             record.arrived_s,
             min(tokens, MAX_TOKENS),
             min(record.tokens, MAX_TOKENS),
-            self._number(record.deployment),
-            self._number(record.client),
+            _number(self._deployments, record.deployment),
+            _number(self._clients, record.client),
             like,
             min(shared, MAX_TOKENS),
         )
         if len(self._packed) > MAX_BYTES:
             del self._packed[: len(self._packed) // _PACKED.size // 8 * _PACKED.size]
 
-    def _number(self, name: str) -> int:
-        if name not in self._names and len(self._names) >= MAX_NAMES:
-            return MAX_NAMES
-        return self._names.setdefault(name, len(self._names))
+
+def _number(names: dict[str, int], name: str) -> int:
+    if name not in names and len(names) >= MAX_NAMES:
+        return MAX_NAMES
+    return names.setdefault(name, len(names))
 
 
 def _measure(slot: _Slot, request: Request, record: RequestRecord, now_s: float) -> None:

@@ -120,20 +120,22 @@ class SpeedSamples:
     def is_enough(self) -> bool:
         return min(self.answers, self.prompts) >= ENOUGH
 
-    def speed(self, cache_tokens: int) -> EngineSpeed | None:
+    def slowing(self) -> float:
+        """Return by how much other busy agents slow it: what explains most, if that is a fifth of
+        what is not explained without it."""
+        number = self.answers + self.prompts
+        left = {each: number - sums.best(number)[0] for each, sums in self._by_slowing.items()}
+        found = min(left, key=lambda each: left[each])
+        return found if left[found] <= 0.8 * left[0.0] else 0.0
+
+    def speed(self, cache_tokens: int, slowing: float = 0.0) -> EngineSpeed | None:
         """Return what fits best; None of no samples. Without different numbers of answers together
-        half of a pass is believed to be its own, and half the answers'. That other agents slow it
-        is believed if a tenth of what is not explained is explained by it."""
+        half of a pass is believed to be its own, and half the answers'."""
         if not (self.answers and self.prompts):
             return None
-        number = self.answers + self.prompts
-        fits = {each: sums.best(number) for each, sums in self._by_slowing.items()}
-        slowing = max(fits, key=lambda each: fits[each][0])
-        if number - fits[slowing][0] > 0.9 * (number - fits[0.0][0]):
-            slowing = 0.0
-        pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in fits[slowing][1])
-        lag_s = self.lag_s / self.prompts
-        cells = max(1, cache_tokens)
+        _, found = self._by_slowing[slowing].best(self.answers + self.prompts)
+        pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in found)
+        lag_s, cells = self.lag_s / self.prompts, max(1, cache_tokens)
         return EngineSpeed(1 / prompt_s, pass_s, token_s, None, cells, lag_s, slowing)
 
     def _add(self, amounts: tuple[float, float, float], took_s: float, others: float) -> None:
@@ -151,7 +153,7 @@ def speeds_of(
 
     Args:
       samples: of each engine, with the tokens that it keeps; one with few samples is believed to be
-        as all of them are together.
+        as all of them are together. By how much they slow each other is one number for all.
 
     Returns:
       None for the speeds if nothing was measured at all.
@@ -160,7 +162,8 @@ def speeds_of(
     together = SpeedSamples()
     for each, _ in given:
         together.include(each)
-    found = [(each if each.is_enough else together).speed(cells) for each, cells in given]
+    slowing = together.slowing()
+    found = [(each if each.is_enough else together).speed(cells, slowing) for each, cells in given]
     speeds = [each for each in found if each is not None]
     return (speeds if len(speeds) == len(given) else None), together.most_together
 
