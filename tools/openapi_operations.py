@@ -67,6 +67,19 @@ JOIN_TOKEN = members(
     name={"type": ["string", "null"]},
     address={"type": ["string", "null"]},
 )
+CAPACITY_QUESTION = members(
+    p95_ttft_s={"type": "number", "minimum": 0.001, "maximum": 3600},
+    at={"type": "number", "minimum": 0.01, "maximum": 100},
+    agents={"type": "integer", "minimum": 0, "maximum": 256},
+    slots={"type": ["integer", "null"], "minimum": 1, "maximum": 256},
+    deployment=TEXT_SCHEMA,
+    last=TEXT_SCHEMA,
+    arrivals={
+        "type": ["array", "null"],
+        "maxItems": 20_000,
+        "items": {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 6},
+    },
+) | {"required": ["p95_ttft_s"]}
 PIN = members(
     ttl_s={"type": "integer", "minimum": 1, "maximum": 900},
     labels={"type": "object", "additionalProperties": TEXT_SCHEMA},
@@ -371,6 +384,19 @@ MANAGEMENT: Table = {
             "name": "Only the series of this name",
         },
         errors=(400, 503),
+    ),
+    ("POST", "/api/v2/capacity"): Operation(
+        "Would the fleet keep a time to the first token? Nothing changes",
+        CAPACITY_QUESTION,
+        errors=(400, 404, 409, 413, 501, 503, 504),
+    ),
+    ("GET", "/api/v2/capacity/arrivals"): Operation(
+        "When requests came and how long they were, as a file for such a question",
+        query={
+            "deployment": "Whose; `default` without it",
+            "last": "How long, up to now: such as `90s`, `30m` or `6h`, which it is without it",
+        },
+        errors=(400,),
     ),
     ("GET", "/api/v2/usage"): Operation(
         "What was used by day or month of UTC, by key, user or model",

@@ -405,6 +405,29 @@ export interface UsageTable {
   problem: string;
 }
 
+/** The answer to a question about capacity; times in seconds, null where too many requests have none. */
+export interface CapacityAnswer {
+  span_s: number;
+  /** The most answers at a time whose speed was measured. */
+  measured_together: number;
+  replayed: {
+    requests: number;
+    answered: number;
+    holds: boolean;
+    ttft_p50_s: number | null;
+    ttft_p95_s: number | null;
+    queue_p95_s: number | null;
+    busy: number;
+    breaks: { kind: string; at_s: number; counts: Record<string, number> } | null;
+  };
+  sites: { name: string; slots: number }[];
+  slots_that_do: number | null;
+  agents_that_do: number | null;
+  at_that_holds: number | null;
+  /** False: there was no time to try everything. */
+  is_whole: boolean;
+}
+
 export interface LogsLast {
   seq: number;
   warnings: number;

@@ -93,6 +93,10 @@ def test_metrics_are_drawn_after_requests_and_told_in_a_table(
     table = page.get_by_role("region", name="Metrics of the last hour")
     expect(table.get_by_role("row")).not_to_have_count(1)
     expect(table.get_by_role("cell", name=re.compile(r"ms$")).first).to_be_visible()
+    asking = page.get_by_role("region", name="What if")
+    asking.get_by_label("TTFT p95 within").fill("60")
+    asking.get_by_role("button", name="Ask").click()
+    expect(asking.get_by_role("status")).to_contain_text("Holds up to", timeout=60_000)
 
 
 # ------------------------------------------------------------------------------------------ Tree

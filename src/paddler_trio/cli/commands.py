@@ -74,6 +74,7 @@ COMMANDS: Final = {
     "explain": "live.explain",
     "chat": "chat.chat_command",
     "bench": "bench.bench_command",
+    "capacity": "capacity_command",
     "tree": "live.tree",
     "audit": "live.audit",
     "usage": "live.usage_command",

@@ -9,6 +9,7 @@ import { store, useTopics } from "../../core/store";
 import { now, synchronize, wallTime } from "../../core/time";
 import type { MetricsHistory } from "../../types";
 import { Badge, Button, Card, Empty, Figure, Figures, Page, Problem, Segmented } from "../../ui";
+import { AskCapacity } from "./ask_capacity";
 import { WINDOW_BUCKETS, capacityOf } from "./capacity";
 import { FleetCharts } from "./fleet_charts";
 import { MetricsTable } from "./metrics_table";
@@ -177,6 +178,7 @@ function Measured({ history: known }: { history: MetricsHistory }) {
       ) : (
         <FleetCharts series={series} now_ms={now_ms} times_s={times_s} zoom={zoom} />
       )}
+      <AskCapacity />
     </div>
   );
 }

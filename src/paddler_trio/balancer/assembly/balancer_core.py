@@ -29,6 +29,7 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import RequestsTopic
 from paddler_trio.balancer.agents.agent_snapshot import capacity
+from paddler_trio.balancer.capacity.arrival_log import ArrivalLog
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
@@ -214,6 +215,7 @@ class BalancerCore:
     statsd: StatsdExporter | None
     problems: ProblemList
     deadlines: Deadlines
+    arrivals: ArrivalLog
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -246,8 +248,9 @@ class BalancerCore:
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
         placed, deadlines = _placing()
+        arrivals = ArrivalLog(activity)
         all_observers = Observers(
-            (placed, deadlines, activity, *observers, requests, recorder, collector)
+            (placed, deadlines, activity, *observers, requests, recorder, collector, arrivals)
         )
         dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = _states(config, dispatcher)
@@ -277,6 +280,7 @@ class BalancerCore:
             StatsdExporter.of(config, dispatcher.statistics),
             problems,
             deadlines,
+            arrivals,
         )
 
     def watch_certificate(self, left_s: Callable[[], float]) -> None:

@@ -34,6 +34,7 @@ from paddler_trio.balancer.assembly.bound_balancer import (
     panel_site,
 )
 from paddler_trio.balancer.assembly.joining_assembly import Joining
+from paddler_trio.balancer.capacity.capacity_routes import CapacityRoutes
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.front.cors import Cors
@@ -346,6 +347,12 @@ def management_routes(
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
             HistoryRoutes(core.history),
+            CapacityRoutes(
+                core.arrivals,
+                core.dispatcher,
+                config.max_buffered_requests,
+                config.buffered_request_timeout_s,
+            ),
             Exposition(config.metrics_prefix, core.measures.collect),
             LogRoutes(RECENT),
             joining.exchange,

@@ -58,7 +58,7 @@ STATE_DIGEST_HEADER = b"x-paddler-state-digest"
 T = TypeVar("T")
 
 
-_COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
+_COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|capacity|agents/[^/]+/fit)")
 """POST here is a question with a body."""
 
 

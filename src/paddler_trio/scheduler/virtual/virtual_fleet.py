@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -20,11 +21,13 @@ from paddler_trio.scheduler.dispatch.turn_costs import TurnCosts
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.scheduler.virtual.virtual_engine import (
     EngineSpeed,
-    Running,
+    Passes,
     VirtualEngine,
     VirtualPrompt,
 )
 
+ASK_EVERY: Final = 1000
+"""Events, between two looks whether a replay may go on."""
 SALT: Final = hash("default")
 """What the placement mixes into the first hash of a prompt."""
 
@@ -57,6 +60,7 @@ class Outcome:
       predicted_wait_s: as it was expected at its arrival; None if it was not known, or none.
       tries: how often the turn had been refused before.
       refused_s: when it was refused, if it was, and ``retry_after_s``: when to come again.
+      refused: ``full`` of requests was the queue, or it ``waited`` for too long.
     """
 
     turn: Turn
@@ -70,6 +74,11 @@ class Outcome:
     tries: int = 0
     refused_s: float | None = None
     retry_after_s: int = 0
+    refused: Literal["", "full", "waited"] = ""
+
+
+class StoppedError(Exception):
+    """The replay was not to go on."""
 
 
 Happening: TypeAlias = "Callable[[], None]"
@@ -85,6 +94,9 @@ class VirtualFleet:
       is_exact: the placement knows what every engine keeps, instead of what it was given.
       is_by_work: clients share slots by what their requests cost, and not by their number.
       most_tries: how often who is refused comes again, each time exactly when it was told.
+      patience_s: how long a request waits for a slot.
+      may_go_on: is asked from time to time, with what has come so far and the virtual time; a
+        False ends the replay with a StoppedError.
     """
 
     engines: Sequence[tuple[int, EngineSpeed]]
@@ -93,6 +105,8 @@ class VirtualFleet:
     is_by_work: bool = True
     max_buffered: int = 1_000_000
     most_tries: int = 0
+    patience_s: float = math.inf
+    may_go_on: Callable[[Sequence[Outcome], float], bool] = lambda outcomes, now_s: True
     now_s: float = attrs.field(default=0.0, init=False)
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     ledger: SlotLedger = attrs.field(init=False)
@@ -102,7 +116,6 @@ class VirtualFleet:
     _events: list[tuple[float, int, Happening]] = attrs.field(factory=list, init=False)
     _numbers: count[int] = attrs.field(factory=lambda: count(1), init=False)
     _by_key: dict[RequestKey, Outcome] = attrs.field(factory=dict, init=False)
-    _passing: set[AgentKey] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         for number, (_, speed) in enumerate(self.engines, 1):
@@ -127,7 +140,11 @@ class VirtualFleet:
         then."""
         for at_s, turn in arrivals:
             self._at(at_s, partial(self._arrive, turn))
-        while self._events and self._events[0][0] <= until_s:
+        for number in count():
+            if number % ASK_EVERY == 0 and not self.may_go_on(self.outcomes, self.now_s):
+                raise StoppedError
+            if not self._events or self._events[0][0] > until_s:
+                break
             self.now_s, _, happen = heappop(self._events)
             happen()
         return self.outcomes
@@ -150,44 +167,63 @@ class VirtualFleet:
         if not isinstance(decision, Granted):
             self.rate.waits(self.now_s)
         if isinstance(decision, BufferFull):
-            self._refused(outcome)
+            self._refused(key, outcome)
             return
         self._by_key[key] = outcome
         if isinstance(decision, Queued):
             if decision.displaced is not None:
-                self._refused(self._by_key.pop(decision.displaced))
+                displaced = self._by_key.pop(decision.displaced)
+                self._refused(decision.displaced, displaced)
             outcome.predicted_wait_s = self.rate.wait_s(decision.ahead + 1, self.now_s)
+            if self.patience_s < math.inf:
+                self._at(self.now_s + self.patience_s, partial(self._give_up, key))
         self._apply([decision] if isinstance(decision, Granted) else [])
 
-    def _refused(self, outcome: Outcome) -> None:
+    def _refused(self, key: RequestKey, outcome: Outcome) -> None:
+        outcome.refused = "full"
         outcome.refused_s = self.now_s
         outcome.retry_after_s = self.rate.retry_after_s(self.ledger.num_waiting, self.now_s)
+        if self.placement is not None:
+            self.placement.ended(key)
         if outcome.tries < self.most_tries:
             again = partial(self._arrive, outcome.turn, outcome.tries + 1)
             self._at(self.now_s + outcome.retry_after_s, again)
+
+    def _give_up(self, key: RequestKey) -> None:
+        if self.ledger.position(key) is not None:
+            self._by_key.pop(key).refused = "waited"
+            self._apply(self.ledger.end(key))
 
     def _apply(self, grants: Sequence[Granted]) -> None:
         for granted in grants:
             outcome = self._by_key[granted.request]
             outcome.agent = granted.agent
             outcome.waited_s = self.now_s - outcome.arrived_s
-            turn, engine = outcome.turn, self.agents[granted.agent]
-            engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, self.now_s)
-            if granted.agent not in self._passing:
-                self._pass(granted.agent)
+            lag_s = self.agents[granted.agent].speed.lag_s
+            if lag_s:
+                self._at(self.now_s + lag_s, partial(self._start, granted, self.now_s))
+            else:
+                self._start(granted, self.now_s)
         for key, until_s in self.ledger.holds.take_new():
             self._at(until_s, partial(self._release, key))
+
+    def _start(self, granted: Granted, began_s: float) -> None:
+        agent, turn = granted.agent, self._by_key[granted.request].turn
+        engine = self.agents[agent]
+        engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, began_s)
+        if engine.passes is None:
+            self._begin(agent, engine)
+        elif (end_s := engine.cut(self.now_s)) is not None:
+            self._at(end_s, partial(self._passed, agent, engine.passes))
 
     def _release(self, key: RequestKey) -> None:
         self._apply(self.ledger.release_hold(key))
 
-    def _pass(self, agent: AgentKey) -> None:
-        took_s, firsts, done = self.agents[agent].next_pass()
-        self._passing.add(agent)
-        self._at(self.now_s + took_s, partial(self._passed, agent, firsts, done))
-
-    def _passed(self, agent: AgentKey, firsts: list[Running], done: list[Running]) -> None:
+    def _passed(self, agent: AgentKey, passes: Passes | None) -> None:
         engine = self.agents[agent]
+        if passes is not engine.passes:
+            return  # they were cut, and have ended
+        firsts, done = engine.end()
         for each in firsts:
             outcome = self._by_key[each.key]
             outcome.ttft_s, outcome.cached = self.now_s - outcome.arrived_s, each.cached
@@ -199,7 +235,6 @@ class VirtualFleet:
                     cached=each.cached,
                     took_s=self.now_s - each.began_s,
                 )
-        self._passing.discard(agent)
         for each in done:
             engine.finish(each)
             outcome = self._by_key.pop(each.key)
@@ -212,8 +247,16 @@ class VirtualFleet:
         for each in done:
             self._apply(self.ledger.end(each.key))
             self.rate.ended(self.now_s, waiting=self.ledger.num_waiting)
-        if engine.running and agent not in self._passing:
-            self._pass(agent)
+        if engine.running and engine.passes is None:
+            self._begin(agent, engine)
+
+    def _begin(self, agent: AgentKey, engine: VirtualEngine) -> None:
+        others = 0
+        if engine.speed.slowing:
+            busy = [each for each in self.agents.values() if each.running and each.speed.slowing]
+            others = len(busy) - 1
+        end_s = engine.begin(self.now_s, others)
+        self._at(end_s, partial(self._passed, agent, engine.passes))
 
 
 class ExactIndex(PrefixIndex):

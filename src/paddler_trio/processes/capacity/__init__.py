@@ -1,0 +1,1 @@
+"""Questions about capacity, answered in a process of its own."""
