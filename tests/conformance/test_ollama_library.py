@@ -170,7 +170,7 @@ def test_what_cannot_be_made_is_refused_by_name(place: Place) -> None:
                 400,
                 "parameters.temperature",
             ),
-            (lambda: boss.delete("coder"), 501, "coder is a deployment"),
+            (lambda: boss.delete("coder"), 409, "coder is what terse are made of: delete these"),
             (lambda: boss.delete("mario"), 404, "'mario' is not served"),
             (lambda: boss.copy("mario", "luigi"), 404, "'mario' is not served"),
         ]
@@ -274,5 +274,12 @@ def test_a_model_of_the_hub_is_pulled_with_its_progress_and_asked(tmp_path: Path
                 assert (answer.model, answer.eval_count) == (name, 3)
                 assert boss.pull(name).status == "success", "it is there"
                 assert boss.chat("coder", SAY, options={"num_predict": 3}).eval_count == 3
+                assert boss.delete(name).status == "success"
+                assert names(boss) == ["coder:latest", "terse:latest"], "nothing is left of it"
+                assert boss.delete("terse").status == "success"
+                assert names(boss) == ["coder:latest"], "what was not pulled stays"
+                assert boss.delete("coder:latest").status == "success"
+                assert names(boss) == []
+                assert place.note() == "boss: /api/delete of coder"
         finally:
             gate.set()

@@ -46,6 +46,7 @@ from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,
+    CONTEXT,
     FOLLOWS,
     INFILL,
     MAX_FRAME_BYTES,
@@ -121,7 +122,7 @@ class BalancerLink:
 
     def _features(self) -> tuple[bytes, ...]:
         beside = (BESIDE,) if self.models.judges_beside else ()
-        return (FEATURE, FOLLOWS, BOUND, INFILL, ORDERS, *beside)
+        return (FEATURE, FOLLOWS, BOUND, INFILL, CONTEXT, ORDERS, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]

@@ -191,7 +191,12 @@ def generate_record(limits: ApiLimits) -> Record:
             "{{ .Response }}, {{ if }}, {{ else }} and {{ end }}.",
         ),
         Field("raw", Flag(), "true: the prompt is continued as it stands, without a template."),
-        hint("context", "send the conversation to /api/chat", neutral=([],)),
+        Field(
+            "context",
+            ListOf(Integer(0, MAX_INT32)),
+            "The tokens of an earlier answer, which has them as context: the prompt goes on from "
+            "there.",
+        ),
         *_shared_fields(limits),
         *(refused(name, why, neutral=(0,)) for name in ("width", "height", "steps")),
         note="Answers one prompt. Unknown fields are ignored and reported.",
@@ -275,7 +280,7 @@ def create_record(limits: ApiLimits) -> Record:
         refused("messages", "a preset has no conversation of its own", neutral=([],)),
         refused("adapters", "adapters are the deployment's", neutral=({},)),
         refused("files", files, neutral=({},)),
-        refused("quantize", files, neutral=("",)),
+        *(refused(name, files, neutral=("",)) for name in ("quantize", "quantization")),
         hint("license", "it is the file's", neutral=("", [])),
         note="Makes a preset, with a key that may manage. Unknown fields are ignored and reported.",
     )
@@ -298,6 +303,6 @@ def delete_record(limits: ApiLimits) -> Record:
     return record(
         "OllamaDeleteRequest",
         _NAME,
-        note="Deletes a preset, with a key that may manage. Unknown fields are ignored and "
-        "reported.",
+        note="Deletes a preset or a deployment, with a key that may manage. Unknown fields are "
+        "ignored and reported.",
     )
