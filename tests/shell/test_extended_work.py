@@ -152,7 +152,7 @@ async def test_an_infill_is_refused_where_every_agent_is_of_before_it(
         old = here.agent()
         request = submit(here, INFILL)
         assert request.failure == too_old_for("infill")
-        with pytest.raises(HttpProblem, match="501 the agents .* are older than infill"):
+        with pytest.raises(HttpProblem, match="older than infill"):
             await ask_model(here.dispatcher, RenderPrompt(prompt=INFILL.prompt))
         assert (paddlers.sent(), old.sent()) == ([], [])
 
@@ -166,8 +166,8 @@ async def test_a_prompt_behind_a_context_goes_by_agents_that_read_none(
         new = here.agent(features={Feature.CONTEXT})
         request = submit(here, BEHIND)
         await wait_all_tasks_blocked()
-        assert (old.sent(), new.sent()) == ([], ["start 2.1"])
         (frame,) = new.received()
+        assert old.sent() == []
         assert isinstance(frame, Start)
         assert frame.request == BEHIND
         new.says("2.1", done=True)

@@ -22,7 +22,6 @@ from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ConversationPrompt,
     Generate,
-    InfillPrompt,
     Prompt,
     TextPrompt,
     TokenPrompt,
@@ -92,7 +91,7 @@ def test_a_prompt_stands_behind_its_context(language: Language, prompt: Prompt) 
 
 def test_the_mark_of_a_beginning_is_not_behind_a_context(language: Language) -> None:
     vocabulary = language.vocabulary
-    text = vocabulary.tokenize("Once", add_special=False)
+    text = vocabulary.tokenize_prompt("Once")
 
     @attrs.define
     class Marked:
@@ -117,7 +116,6 @@ def test_the_mark_of_a_beginning_is_not_behind_a_context(language: Language) -> 
     ("context", "prompt", "field", "says"),
     [
         ((5, 10**6), TextPrompt(text="a"), "context[1]", "context[1]: token 1000000 is not one"),
-        ((5,), InfillPrompt(prefix="a", suffix="b"), "context", "no place before"),
         ((5,) * 90, TextPrompt(text="a"), "prompt", "the prompt has at least 91 tokens"),
     ],
 )
