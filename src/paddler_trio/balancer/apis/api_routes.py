@@ -90,7 +90,12 @@ _OPERATORS = (
     "models are the operator's: `paddler-trio fleet apply` says which are served, from which "
     "files, and under which names"
 )
+_NO_ACCOUNTS = (
+    "there are no accounts of ollama.com here; a key is sent as Authorization: Bearer KEY"
+)
 _OLLAMA_UNSUPPORTED = {
+    ("POST", "/api/me"): _NO_ACCOUNTS,
+    ("POST", "/api/signout"): _NO_ACCOUNTS,
     ("POST", "/api/push"): _OPERATORS,
     ("HEAD", "/api/blobs/{digest}"): _OPERATORS,
     ("POST", "/api/blobs/{digest}"): _OPERATORS,

@@ -43,6 +43,7 @@ KEEP_ALIVE = accepted(
 )
 _STREAM = Field("stream", Flag(), "false: one document; absent: a line of JSON for each piece.")
 _TOOL_NAME = Text(256)
+_NO_ACCOUNTS = "there are no accounts of a registry"
 
 
 def _images(limits: ApiLimits) -> Field:
@@ -69,14 +70,16 @@ def _message_shape(limits: ApiLimits) -> Shape:
         required("function", function, "What was called."),
     )
 
-    def message(role: str, *fields: Field) -> Record:
+    unseen = hint("images", "images are shown by users", neutral=([],))
+
+    def message(role: str, *fields: Field, images: Field = unseen) -> Record:
         who = required("role", OneOf((role,)), "Who speaks.")
-        return record(f"{role} message", who, content, *fields)
+        return record(f"{role} message", who, content, images, *fields)
 
     return tagged(
         message("system"),
         message("developer"),
-        message("user", _images(limits)),
+        message("user", images=_images(limits)),
         message(
             "assistant",
             Field("thinking", Text(), "What it thought; templates decide whether to show it."),
@@ -235,7 +238,13 @@ def embeddings_record(limits: ApiLimits) -> Record:
     )
 
 
-_NAME = Field("model", Text(512), "Its name; `:latest` may be left out.", aliases=("name",))
+_NAME = Field(
+    "model",
+    Text(512),
+    "Its name; `:latest` may be left out.",
+    aliases=("name",),
+    neutral=("",),  # Ollama's own program sends both, and one of them empty
+)
 
 
 @lru_cache(maxsize=8)
@@ -260,6 +269,7 @@ def pull_record(limits: ApiLimits) -> Record:
         _NAME,
         _STREAM,
         accepted("insecure", Flag(), "Nothing is fetched by request."),
+        *(hint(name, _NO_ACCOUNTS, neutral=("",)) for name in ("username", "password")),
         note="Succeeds for a model that is served. Unknown fields are ignored and reported.",
     )
 
@@ -270,7 +280,14 @@ def create_record(limits: ApiLimits) -> Record:
     files = "files are the operator's: `paddler-trio fleet apply` serves them"
     return record(
         "OllamaCreateRequest",
-        required("model", Text(512, least_chars=1), "The preset's name.", aliases=("name",)),
+        Field(
+            "model",
+            Text(512),
+            "The preset's name.",
+            is_required=True,
+            aliases=("name",),
+            neutral=("",),
+        ),
         Field("from", Text(512), "The deployment or the preset that it is made of."),
         Field("system", Text(), "What the system says, before the client's own text."),
         Field("parameters", options_record(limits), "What requests that do not say get."),
