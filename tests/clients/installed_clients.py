@@ -34,6 +34,9 @@ PYPI: Final = {
         *("langchain==1.5.2", "langchain-openai==1.7.4", "langchain-anthropic==1.7.10"),
         "langchain-ollama==1.1.0",
     ),
+    "ollama-texts": (
+        *("langchain-ollama==1.1.0", "llama-index-llms-ollama==0.11.0", "litellm==1.110.2"),
+    ),
     "pydantic-ai": ("pydantic-ai-slim[openai,anthropic]==2.68.0",),
 }
 

@@ -55,6 +55,7 @@ def told(runs: ClientRuns, program: str, script: Script, arguments: list[str]) -
             "OPENAI_BASE_URL": "@URL@/v1",
             "OPENAI_API_KEY": "none",
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it looks for prices in the internet else
         },
     )
     printed: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -72,6 +73,11 @@ def test_ollamas_own_for_javascript(runs: ClientRuns, way: str) -> None:
         "pulled": "success",
         "listed": True,
     }
+
+
+def test_texts_over_ollamas_api(runs: ClientRuns) -> None:
+    printed = told(runs, "ollama_texts_loop.py", Script([], otherwise=SAID), [])
+    assert printed == {"texts": [SAID] * 8, "goes_on": True}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,7 +4,7 @@ models, errors; on the port that has nothing else, and on that of inference."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -207,6 +207,55 @@ def test_a_raw_prompt_and_a_template_are_what_the_model_reads(client: ollama.Cli
     assert templated.prompt_eval_count == as_it_stands.prompt_eval_count
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_context_of_an_answer_is_what_the_next_prompt_stands_behind(
+    client: ollama.Client, fleet: Fleet, stream: bool
+) -> None:
+    def said(prompt: str, **more: Any) -> Any:
+        asked = {"model": MODEL, "prompt": prompt, "options": BRIEFLY, "think": False, **more}
+        answer = client.generate(**asked, stream=stream)
+        return list(answer)[-1] if stream else answer
+
+    def text_of(tokens: Sequence[int]) -> str:
+        body = {"tokens": list(tokens)}
+        answer = httpx.post(f"{fleet.inference_url}/detokenize", json=body, trust_env=False)
+        return str(answer.json()["content"])
+
+    first = said("What is a slot?")
+    assert first.context is not None
+    assert len(first.context) == first.prompt_eval_count + first.eval_count
+    assert "What is a slot?<|im_end|>\n<|im_start|>assistant\n" in text_of(first.context)
+    second = said("And an agent?", context=first.context)
+    assert second.context[: len(first.context)] == first.context
+    whole = text_of(second.context)
+    assert whole.index("What is a slot?") < whole.index("<|im_start|>user\nAnd an agent?")
+    assert second.prompt_eval_count + second.eval_count == len(second.context)
+    assert said("What is", raw=True).context is None, "it is no part of a conversation"
+    template = "<|im_start|>user\n{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n"
+    behind = said("Again", context=[1, 2, 3], template=template)
+    assert behind.context[:3] == [1, 2, 3]
+    assert "\nAgain<|im_end|>" in text_of(behind.context)
+
+
+def test_a_context_that_cannot_be_is_refused_by_name(client: ollama.Client) -> None:
+    import ollama
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        (
+            {"context": [5, 10**6]},
+            r"context\[1\]: token 1000000 is not one of the \d+ tokens of this",
+        ),
+        ({"context": [5] * 5000}, "5000 tokens, which exceeds the available context size of 4096"),
+        ({"context": [5] * 1020}, "exceeds the available context size of 1024 tokens"),
+        ({"context": [-1]}, r"context\[0\] is -1, must be a whole number from 0"),
+        ({"context": [5], "raw": True}, "context has no place in a prompt with raw"),
+    ]
+    for more, says in wrong:
+        with pytest.raises(ollama.ResponseError, match=says) as refused:
+            client.generate(MODEL, "Hello", **more)
+        assert refused.value.status_code == 400
+
+
 def test_nothing_to_say_loads_the_model(client: ollama.Client) -> None:
     assert client.generate(MODEL).done_reason == "load"
     loaded = client.chat(MODEL)
@@ -272,19 +321,41 @@ def test_errors_are_texts(client: ollama.Client) -> None:
 # ----------------------------------------------------------------------------- the port's own
 
 
-def test_the_port_has_nothing_else(http: httpx.Client, fleet: Fleet) -> None:
+def test_the_port_has_what_ollamas_has(http: httpx.Client, fleet: Fleet) -> None:
     assert http.get("/").text == "Ollama is running"
     for path in ("/", "/api/tags", "/api/version"):
         head = http.head(path)
         assert (head.status_code, head.content) == (200, b"")
     assert http.get("/api/version").json() == {"version": VERSION}
     assert http.get("/health").text == "OK"
-    for path in ("/v1/models", "/api/v1/agents", "/props", "/openapi.json"):
+    for path in ("/api/v1/agents", "/props", "/api/v2/agents"):
         unknown = http.get(path)
         assert (unknown.status_code, list(unknown.json())) == (404, ["error"])
         assert isinstance(unknown.json()["error"], str)
+    assert http.get("/v1/unknown").json()["error"]["code"] == "unknown_url"
     wrong = http.get("/api/chat")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("name", [MODEL, f"{MODEL}:latest"])
+def test_other_apis_answer_below_v1_of_that_port(http: httpx.Client, name: str) -> None:
+    """Programs of Ollama's send there what their users wrote for OpenAI's or Anthropic's, under the
+    names that they were listed."""
+    asked = {"model": name, "messages": SAY, "max_tokens": 4}
+    shapes: dict[str, tuple[dict[str, Any], str]] = {
+        "/v1/chat/completions": (asked, "choices"),
+        "/v1/completions": ({"model": name, "prompt": "What is", "max_tokens": 4}, "choices"),
+        "/v1/responses": ({"model": name, "input": "Hello", "max_output_tokens": 4}, "output"),
+        "/v1/messages": (asked, "content"),
+    }
+    for path, (body, member) in shapes.items():
+        answer = http.post(path, json=body)
+        assert (answer.status_code, answer.json()["model"]) == (200, name), answer.text
+        assert answer.json()[member]
+    assert [each["id"] for each in http.get("/v1/models").json()["data"]] == [MODEL]
+    assert http.get(f"/v1/models/{name}").json()["id"] == MODEL
+    wrong = http.post("/v1/chat/completions", json={**asked, "max_tokens": "many"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "max_tokens")
 
 
 def test_every_line_has_what_ollamas_have(http: httpx.Client) -> None:

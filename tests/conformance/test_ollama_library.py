@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     import ollama
 
 SAY = [{"role": "user", "content": "What is a slot?"}]
+BRIEF = {"options": {"num_predict": 2}}
+NOTHING = {"system": "", "template": "", "verbose": False, "options": None}
+LOGIN = {"username": "", "password": ""}
 
 
 @attrs.frozen
@@ -68,6 +71,7 @@ def place_in(folder: Path, env: dict[str, str] | None = None) -> Iterator[Place]
         content = content.having(key)
     write_key_file(folder / "keys.json", content)
     options = [
+        "--compat-ollama-addr=127.0.0.1:0",
         *(f"--api-key-file={folder}/keys.json", "--strict-model-names"),
         *("--insecure-management", f"--audit-log={folder}/audit.jsonl"),
     ]
@@ -170,7 +174,7 @@ def test_what_cannot_be_made_is_refused_by_name(place: Place) -> None:
                 400,
                 "parameters.temperature",
             ),
-            (lambda: boss.delete("coder"), 501, "coder is a deployment"),
+            (lambda: boss.delete("coder"), 409, "coder is what terse are made of: delete these"),
             (lambda: boss.delete("mario"), 404, "'mario' is not served"),
             (lambda: boss.copy("mario", "luigi"), 404, "'mario' is not served"),
         ]
@@ -228,6 +232,69 @@ def test_the_forms_that_open_webui_fills_in_are_taken(place: Place) -> None:
         assert (missing.status_code, list(missing.json())) == (404, ["error"])
 
 
+PROGRAM: list[tuple[str, str, dict[str, Any] | None, int, str]] = [
+    ("HEAD", "/", None, 200, ""),
+    ("POST", "/api/show", {**NOTHING, "model": "", "name": "coder"}, 200, "completion"),
+    ("POST", "/api/show", {**NOTHING, "model": "coder", "name": ""}, 200, "completion"),
+    ("POST", "/api/show", {**NOTHING, "model": "", "name": "no"}, 404, "'no' is not served"),
+    ("POST", "/api/show", {**NOTHING, "model": "", "name": ""}, 400, "model is required"),
+    (
+        "POST",
+        "/api/generate",
+        {"model": "coder", "prompt": "", "suffix": ""},
+        200,
+        "load",
+    ),
+    (
+        "POST",
+        "/api/generate",
+        {"model": "coder", "prompt": "Hi", "suffix": "", "system": "", "template": "", **BRIEF},
+        200,
+        '"context":[',
+    ),
+    ("POST", "/api/chat", {"model": "coder", "messages": SAY, **BRIEF}, 200, '"eval_count":2'),
+    ("POST", "/api/pull", {**LOGIN, "model": "", "name": "coder"}, 200, "success"),
+    ("POST", "/api/pull", {**LOGIN, "model": "", "name": "llama3.2"}, 501, "hf.co/ORG/REPO"),
+    ("POST", "/api/create", {"model": "", "from": "coder", "name": ""}, 400, "model is missing"),
+    (
+        "POST",
+        "/api/create",
+        {"model": "ada", "from": "coder", "parameters": {"stop": ["END"]}, "name": ""},
+        200,
+        "success",
+    ),
+    (
+        "POST",
+        "/api/create",
+        {"model": "x", "messages": SAY, "name": ""},
+        400,
+        "messages is not sup",
+    ),
+    ("POST", f"/api/blobs/sha256:{'0' * 64}", {}, 501, "paddler-trio fleet apply"),
+    ("POST", "/api/me", None, 501, "no accounts of ollama.com"),
+    ("POST", "/api/push", {"model": "ada", "name": ""}, 501, "models are the operator's"),
+    ("POST", "/api/generate", {"model": "ada", "prompt": "", "keep_alive": "0s"}, 200, "unload"),
+    ("DELETE", "/api/delete", {"model": "", "name": "ada"}, 200, ""),
+]
+
+
+def test_the_requests_of_ollamas_own_program_are_read(place: Place) -> None:
+    """As version 0.17.4 writes them for its commands: a name is in two fields, and empty in one of
+    them; what was not said is a zero or null."""
+    (address,) = place.fleet.balancer.wait_for_log("balancer up")["compat_ollama"]  # type: ignore[misc]
+    with httpx.Client(
+        base_url=f"http://{address}",
+        headers={"Authorization": f"Bearer {place.keys['boss']}"},
+        trust_env=False,
+        timeout=END_S,
+    ) as http:
+        for method, path, body, status, says in PROGRAM:
+            answer = http.request(method, path, json=body)
+            assert (answer.status_code, says in answer.text) == (status, True), answer.text
+            ignored = answer.headers.get("x-paddler-ignored-fields", "keep_alive")
+            assert ignored == "keep_alive", "it is none of what was not said"
+
+
 def test_a_model_of_the_hub_is_pulled_with_its_progress_and_asked(tmp_path: Path) -> None:
     import ollama
 
@@ -274,5 +341,12 @@ def test_a_model_of_the_hub_is_pulled_with_its_progress_and_asked(tmp_path: Path
                 assert (answer.model, answer.eval_count) == (name, 3)
                 assert boss.pull(name).status == "success", "it is there"
                 assert boss.chat("coder", SAY, options={"num_predict": 3}).eval_count == 3
+                assert boss.delete(name).status == "success"
+                assert names(boss) == ["coder:latest", "terse:latest"], "nothing is left of it"
+                assert boss.delete("terse").status == "success"
+                assert names(boss) == ["coder:latest"], "what was not pulled stays"
+                assert boss.delete("coder:latest").status == "success"
+                assert names(boss) == []
+                assert place.note() == "boss: /api/delete of coder"
         finally:
             gate.set()

@@ -15,7 +15,7 @@ from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.nursery_tree.request_endings import OLD_FOR_INFILL
+from paddler_trio.nursery_tree.request_endings import too_old_for
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
@@ -25,6 +25,7 @@ from paddler_trio.wire.trio.trio_link import Answer, Ask, Start
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, OtherText, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
+BEHIND = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, context=(7, 8))
 INFILL = Generate(prompt=InfillPrompt(prefix="a = ", suffix="\n"), max_tokens=5)
 WITH_STOP = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, stop=("END",))
 
@@ -150,10 +151,27 @@ async def test_an_infill_is_refused_where_every_agent_is_of_before_it(
         assert (request.failure.code, "prompt.Infill" in request.failure.description) == (501, True)
         old = here.agent()
         request = submit(here, INFILL)
-        assert request.failure == OLD_FOR_INFILL
-        with pytest.raises(HttpProblem, match="501 the agents that are connected are of a version"):
+        assert request.failure == too_old_for("infill")
+        with pytest.raises(HttpProblem, match="older than infill"):
             await ask_model(here.dispatcher, RenderPrompt(prompt=INFILL.prompt))
         assert (paddlers.sent(), old.sent()) == ([], [])
+
+
+async def test_a_prompt_behind_a_context_goes_by_agents_that_read_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        old = here.agent(features={Feature.INFILL})
+        assert submit(here, BEHIND).failure == too_old_for("context")
+        new = here.agent(features={Feature.CONTEXT})
+        request = submit(here, BEHIND)
+        await wait_all_tasks_blocked()
+        (frame,) = new.received()
+        assert old.sent() == []
+        assert isinstance(frame, Start)
+        assert frame.request == BEHIND
+        new.says("2.1", done=True)
+        assert await heard(request) == ("", None)
 
 
 async def test_an_infill_that_lost_its_agent_waits_for_one_like_it(

@@ -12,15 +12,15 @@ from typing import Annotated, Any, Final
 import attrs
 import typer
 
-from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption, WideOption
-from paddler_trio.cli.exit_codes import CANNOT_SAY, FAILED
+from paddler_trio.cli.client_flags import JsonOption, ManagementFlags, WideOption
 from paddler_trio.cli.figures import NOTHING, duration, exact, rate, share
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.given_file import text_of_file
 from paddler_trio.cli.terminal import (
+    CANNOT_SAY,
+    FAILED,
     one_line_errors,
     print_json,
     print_lines,

@@ -101,7 +101,7 @@ def prompt_of(
     is_extended = isinstance(work, Generate)
     request = _checked_request(work) if isinstance(work, Generate) else _generate_of(work)
     if slot_cells:
-        _check_length(request.prompt, language.vocabulary, slot_cells, is_extended=is_extended)
+        _check_length(request, language.vocabulary, slot_cells, is_extended=is_extended)
     rendering = rendering_of(
         request.prompt,
         language,
@@ -112,10 +112,14 @@ def prompt_of(
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
     if is_extended and not tokens:
         tokens = _beginning(request.prompt, language.vocabulary)
+    if request.context:
+        tokens = _behind(request.context, request.prompt, tokens, language.vocabulary)
     output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
     unbound: Unbound = {}
     grammar = _grammar(request, rendering, language, unbound, binds_calls=is_extended)
     output.unbound = list(unbound)[:MAX_UNBOUND]
+    if request.context is not None and not rendering.images:
+        output.prompt_tokens = tokens
     _replay(sampled, output, language.vocabulary)
     start = StartSequence(
         key=key,
@@ -137,10 +141,11 @@ def prompt_of(
 
 
 def _check_length(
-    prompt: Prompt, vocabulary: Vocabulary, slot_cells: int, *, is_extended: bool
+    request: Generate, vocabulary: Vocabulary, slot_cells: int, *, is_extended: bool
 ) -> None:
     """Refuse a prompt that cannot fit a slot."""
-    too_long = length_problem(prompt, vocabulary, slot_cells)
+    num_before = len(request.context or ())
+    too_long = length_problem(request.prompt, vocabulary, slot_cells, num_before=num_before)
     if too_long is not None:
         raise bad_request("prompt", too_long) if is_extended else Refusal("SamplerError", too_long)
 
@@ -168,12 +173,15 @@ def _replay(sampled: Sequence[int], output: OutputProcessor, vocabulary: Vocabul
         raise Refusal("SamplerError", f"cannot continue: {error}") from error
 
 
-def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:
+def length_problem(
+    prompt: Prompt, vocabulary: Vocabulary, slot_cells: int, *, num_before: int = 0
+) -> str | None:
     """Why a prompt cannot fit a slot, however its text is cut into tokens; None if it may.
 
-    Of a conversation only user messages count: templates leave out other things.
+    Of a conversation only user messages count: templates leave out other things. ``num_before``:
+    the tokens that it stands behind.
     """
-    least = _least_tokens(prompt, vocabulary)
+    least = num_before + _least_tokens(prompt, vocabulary)
     if least <= slot_cells:
         return None
     return (
@@ -232,7 +240,7 @@ def tokens_of(
         n_batch = language.parameters.n_batch
         return infill_tokens_of(prompt, vocabulary, slot_cells=slot_cells, n_batch=n_batch)
     if isinstance(prompt, TokenPrompt):
-        return _checked(prompt.tokens, vocabulary)
+        return _checked(prompt.tokens, vocabulary, "prompt.tokens")
     try:
         if isinstance(prompt, TextPrompt) and not prompt.parse_special:
             plain = vocabulary.tokenize(prompt.text, add_special=False, parse_special=False)
@@ -353,15 +361,28 @@ def _beginning(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
     return found
 
 
-def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+def _behind(
+    context: Sequence[int], prompt: Prompt, tokens: list[int], vocabulary: Vocabulary
+) -> list[int]:
+    """Return the tokens of a prompt behind those of its context. A mark of the beginning that every
+    text gets stands in front of all, and so not here."""
+    if isinstance(prompt, InfillPrompt):
+        raise bad_request("context", "context has no place before a prompt with a gap to fill")
+    is_marked = vocabulary.adds_bos and not isinstance(prompt, TokenPrompt)
+    begins_with_mark = is_marked and tokens[:1] == [vocabulary.bos_token]
+    return _checked(context, vocabulary, "context") + tokens[begins_with_mark:]
+
+
+def _checked(tokens: Sequence[int], vocabulary: Vocabulary, name: str) -> list[int]:
     for place, token in enumerate(tokens):
         if not 0 <= token < vocabulary.n_tokens:
             raise bad_request(
-                f"prompt.tokens[{place}]",
-                f"token {token} is not one of the {vocabulary.n_tokens} tokens of this model",
+                f"{name}[{place}]",
+                f"{name}[{place}]: token {token} is not one of the {vocabulary.n_tokens} tokens of "
+                "this model",
             )
     if not tokens:
-        raise bad_request("prompt.tokens", "tokens is empty, must have at least one")
+        raise bad_request(name, "tokens is empty, must have at least one")
     return list(tokens)
 
 

@@ -16,15 +16,14 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio import trio_link
 from paddler_trio.wire.trio.operations.operator_orders import ORDERS
 from paddler_trio.wire.trio.prompt_stages import FEATURE
-from paddler_trio.wire.trio.trio_link import BESIDE, BOUND, FOLLOWS, INFILL, SUBPROTOCOL, Report
+from paddler_trio.wire.trio.trio_link import SUBPROTOCOL, Report
 
 MAX_FEATURES_BYTES: Final = 256
 TRIO_OFFERS: Final = frozenset({SUBPROTOCOL})
 """The offers of an agent of ours, which requests need that Paddler's do not understand."""
-INFILL_OFFERS: Final = TRIO_OFFERS | {INFILL.decode()}
-"""The offers of an agent that understands prompts with a gap to fill."""
 KEEPS_OLD_MODEL: Final = frozenset({"downloading", "loading", "probing", "failed"})
 """Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
 it reports which one, or none."""
@@ -35,13 +34,15 @@ class Feature(Enum):
 
     TRACES = FEATURE
     """It takes the names of requests in logs and traces."""
-    BOUNDS = BOUND
+    BOUNDS = trio_link.BOUND
     """It hands back what another model than the one in force must answer."""
-    BESIDE = BESIDE
+    BESIDE = trio_link.BESIDE
     """It says whether it would load a model beside the one in force."""
-    INFILL = INFILL
+    INFILL = trio_link.INFILL
     """It understands prompts with a gap to fill."""
-    FOLLOWS = FOLLOWS
+    CONTEXT = trio_link.CONTEXT
+    """It understands prompts behind a context."""
+    FOLLOWS = trio_link.FOLLOWS
     """It can be told that another process takes over."""
     ORDERS = ORDERS
     """It takes orders of operators."""
@@ -223,7 +224,8 @@ class AgentKind:
             return frozenset({"upstream"})
         if not self.is_extended:
             return frozenset()
-        return INFILL_OFFERS if Feature.INFILL in features else TRIO_OFFERS
+        named = features & {Feature.INFILL, Feature.CONTEXT}
+        return TRIO_OFFERS.union(each.value.decode() for each in named)
 
 
 TRIO: Final = AgentKind(protocol=SUBPROTOCOL, readiness=ReadyByReport)

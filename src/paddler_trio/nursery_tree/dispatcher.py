@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_kinds import INFILL_OFFERS, TRIO_OFFERS
+from paddler_trio.nursery_tree.agent_kinds import TRIO_OFFERS
 from paddler_trio.nursery_tree.connected_agents import Agents
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
@@ -42,7 +42,6 @@ from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
     DISPLACED,
-    OLD_FOR_INFILL,
     OVERFLOW,
     SHUTTING_DOWN,
     Completed,
@@ -55,6 +54,7 @@ from paddler_trio.nursery_tree.request_endings import (
     stranded,
     token_timeout,
     too_long,
+    too_old_for,
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
@@ -198,8 +198,9 @@ class Dispatcher:
             return other_kind(deployment, is_upstream=pool.is_upstream)
         if work.needs_ours is not None and pool.ledger.is_hopeless(TRIO_OFFERS):
             return hopeless(work.needs_ours)
-        if work.is_infill and pool.ledger.is_hopeless(INFILL_OFFERS):
-            return OLD_FOR_INFILL
+        for feature in work.features:
+            if pool.ledger.is_hopeless(TRIO_OFFERS | {feature}):
+                return too_old_for(feature)
         return None
 
     def _refused(self, request: Request, failure: Failure) -> Request:

@@ -24,7 +24,7 @@ class ForwardedWork:
     excess: None = attrs.field(default=None, init=False)
     """No frame carries it, so it is too long for none."""
     needs_ours: None = attrs.field(default=None, init=False)
-    is_infill: bool = attrs.field(default=False, init=False)
+    features: tuple[str, ...] = attrs.field(default=(), init=False)
     needs: frozenset[str] = attrs.field(default=frozenset(), init=False)
     sent_as: str | None = attrs.field(default=None, init=False)
     """The id of the last lease whose agent may have got it: that one says when it is done with it.

@@ -42,12 +42,11 @@ DISPLACED: Final = Failure(
     503, "Buffered requests overflow; it made room for a client that has fewer requests waiting"
 )
 BUFFERED_TOO_LONG: Final = Failure(504, "Waiting for available slot timed out")
-OLD_FOR_INFILL: Final = Failure(
-    501,
-    "the agents that are connected are of a version before infill: update them, or write the "
-    "prompt with the model's own markers",
-)
 CUT_OFF: Final = Failure(502, "Response channel closed before terminator")
+
+
+def too_old_for(feature: str) -> Failure:
+    return Failure(501, f"the agents that are connected are older than {feature}: update them")
 
 
 def no_such_deployment(name: str) -> Failure:

@@ -69,6 +69,8 @@ def prompt_blocks(work: Work, body: bytes) -> PromptBlocks:
     match work:
         case Generate(reuse_prefix=False):
             return NO_BLOCKS
+        case Generate(context=context) if context:
+            return _chain(dumps(context), hash((work.cache_salt, work.lora)))
         case Generate(prompt=ConversationPrompt() as prompt):
             start = body.find(b'"messages":[') + 12
             variables = dumps(prompt.template_kwargs) if prompt.template_kwargs else b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -14,7 +15,7 @@ from paddler_trio.language.prompting import Prompted, call_reader, prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.rendering import render
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Ending
+from paddler_trio.wire.engine.engine_pipe import Ending, Progress
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import (
@@ -71,6 +72,61 @@ def test_special_tokens_of_a_text_are_characters_on_request(language: Language) 
 
 def test_tokens_are_given_as_they_are(language: Language) -> None:
     assert prompted(language, TokenPrompt(tokens=(5, 6, 7))).start.tokens == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [ConversationPrompt(messages=(HELLO,)), TextPrompt(text="Once"), TokenPrompt(tokens=(9,))],
+)
+def test_a_prompt_stands_behind_its_context(language: Language, prompt: Prompt) -> None:
+    alone = prompted(language, prompt).start.tokens
+    for context in ((), (5, 6, 7)):
+        work = Generate(prompt=prompt, context=context)
+        done = prompt_of(work, language, key=1, seed=7, sampled=())
+        assert done.start.tokens == [*context, *alone]
+        reports = [done.output.progress(Progress(1, 9, 0, each)) for each in (0, 9)]
+        assert reports[0][0]["Progress"]["tokens"] == done.start.tokens  # type: ignore[index]
+        assert "tokens" not in reports[1][0]["Progress"]  # type: ignore[operator]
+
+
+def test_the_mark_of_a_beginning_is_not_behind_a_context(language: Language) -> None:
+    vocabulary = language.vocabulary
+    text = vocabulary.tokenize_prompt("Once")
+
+    @attrs.define
+    class Marked:
+        """The vocabulary of a model that was trained with a mark before each text."""
+
+        adds_bos = True
+        bos_token = 1
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(vocabulary, name)
+
+        def tokenize_prompt(self, rendered: str) -> list[int]:
+            return [1, *vocabulary.tokenize_prompt(rendered)]
+
+    marked = attrs.evolve(language, vocabulary=Marked())  # type: ignore[arg-type]
+    for context, tokens in ((), [1, *text]), ((1, 5), [1, 5, *text]):
+        work = Generate(prompt=TextPrompt(text="Once"), context=context)
+        assert prompt_of(work, marked, key=1, seed=7, sampled=()).start.tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("context", "prompt", "field", "says"),
+    [
+        ((5, 10**6), TextPrompt(text="a"), "context[1]", "context[1]: token 1000000 is not one"),
+        ((5,) * 90, TextPrompt(text="a"), "prompt", "the prompt has at least 91 tokens"),
+    ],
+)
+def test_a_context_that_cannot_be_is_refused(
+    language: Language, context: tuple[int, ...], prompt: Prompt, field: str, says: str
+) -> None:
+    work = Generate(prompt=prompt, context=context)
+    with pytest.raises(Refusal) as refused:
+        prompt_of(work, language, key=1, seed=7, sampled=(), slot_cells=64)
+    problem: Any = refused.value.result["BadRequest"]
+    assert (problem["field"], says in problem["message"]) == (field, True)
 
 
 @pytest.mark.parametrize(

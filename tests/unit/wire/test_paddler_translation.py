@@ -102,6 +102,7 @@ GENERATIONS = st.builds(
     reuse_prefix=st.sampled_from([True, True, False]),
     cache_salt=st.sampled_from(["", "", "salt"]),
     lora=st.sampled_from([(), (), (AdapterChoice(id=0, scale=0.5),)]),
+    context=st.sampled_from([None, None, None, (), (5,)]),
 )
 
 
@@ -159,6 +160,7 @@ def _asked(**fields: Any) -> Generate:
         (_said(reuse_prefix=False), "reuse_prefix"),
         (_said(cache_salt="mine"), "cache_salt"),
         (_said(lora=(AdapterChoice(name="sql"),)), "lora"),
+        (_said(context=()), "context"),
         (_said(constraint=ChoiceGrammar(("a",))), "constraint"),
         (_said(sampling=SamplingOverrides(seed=0)), "sampling.seed"),
         (_said(sampling=SamplingOverrides(ignore_eos=True)), "sampling.ignore_eos"),

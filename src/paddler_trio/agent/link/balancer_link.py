@@ -54,6 +54,7 @@ from paddler_trio.wire.trio.prompt_stages import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,
+    CONTEXT,
     FOLLOWS,
     INFILL,
     MAX_FRAME_BYTES,
@@ -163,7 +164,7 @@ class BalancerLink:
 
     def _features(self) -> tuple[bytes, ...]:
         beside = (BESIDE,) if self.models.judges_beside else ()
-        return (FEATURE, FOLLOWS, BOUND, INFILL, ORDERS, *beside)
+        return (FEATURE, FOLLOWS, BOUND, INFILL, CONTEXT, ORDERS, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]

@@ -22,7 +22,7 @@ from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
-from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL, SHUTTING_DOWN
+from paddler_trio.nursery_tree.request_endings import MOVED, SHUTTING_DOWN, too_old_for
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (
@@ -32,7 +32,7 @@ from paddler_trio.wire.trio.model_questions import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, INFILL
 from paddler_trio.wire.trio.work import ConversationPrompt, InfillPrompt, TextPrompt
 
 log = structlog.get_logger("asking")
@@ -193,7 +193,8 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
     if is_infill:  # servers behind agents answer for themselves
         ours = [agent for agent in ours if agent.takes_infill]
     if agents and not ours:
-        raise HttpProblem(OLD_FOR_INFILL.code, OLD_FOR_INFILL.description)
+        old = too_old_for(INFILL.decode())
+        raise HttpProblem(old.code, old.description)
     serving = [agent for agent in ours if agent.is_accepting]
     if not serving and pool.has_moved:
         raise HttpProblem(MOVED.code, MOVED.description, retry_advice(dispatcher.pools, MOVED))

@@ -64,8 +64,8 @@ ANTHROPIC: Final = Dialect(
     version_header=VERSION_HEADER,
 )
 OLLAMA: Final = Dialect(ollama_envelope, above="/api")
-OLLAMA_ALONE: Final = Dialect(ollama_envelope)
-"""The paths of a port where it is the only API: everything is above the root."""
+OLLAMA_PORT: Final = (ANTHROPIC, Dialect(above="/v1"), Dialect(ollama_envelope))
+"""Of a port where everything is Ollama's that is not above ``/v1``."""
 _UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
     ("POST", "/slots/{slot...}"): (
@@ -90,7 +90,12 @@ _OPERATORS = (
     "models are the operator's: `paddler-trio fleet apply` says which are served, from which "
     "files, and under which names"
 )
+_NO_ACCOUNTS = (
+    "there are no accounts of ollama.com here; a key is sent as Authorization: Bearer KEY"
+)
 _OLLAMA_UNSUPPORTED = {
+    ("POST", "/api/me"): _NO_ACCOUNTS,
+    ("POST", "/api/signout"): _NO_ACCOUNTS,
     ("POST", "/api/push"): _OPERATORS,
     ("HEAD", "/api/blobs/{digest}"): _OPERATORS,
     ("POST", "/api/blobs/{digest}"): _OPERATORS,
@@ -130,10 +135,11 @@ def api_routers(
     responses = Responses(
         ResponseStore(settings.limits.max_stored_responses, settings.limits.max_stored_bytes)
     )
-    for routes in (everything, openai):
+    for routes in (everything, openai, ollama):
         _add_openai(routes)
         _add_responses(routes, responses)
         _add_anthropic(routes)
+    for routes in (everything, openai):
         _add_llama_server(routes)
     for routes in (everything, ollama):
         _add_ollama(routes)
@@ -142,7 +148,7 @@ def api_routers(
     return ApiRouters(
         ApiRouter(backend, everything, [ANTHROPIC, OLLAMA]),
         ApiRouter(backend, openai, [ANTHROPIC], is_exact=True),
-        ApiRouter(backend, ollama, [OLLAMA_ALONE], is_exact=True),
+        ApiRouter(backend, ollama, OLLAMA_PORT),
     )
 
 

@@ -45,7 +45,7 @@ class Field:
     """One member of an object. ``note`` is a sentence for the documentation.
 
     ``aliases`` are other names for the same; two that disagree are an error. ``neutral`` are the
-    values with which an ignored or refused field asks for nothing.
+    values with which a field asks for nothing, as if it was not there.
     """
 
     name: str
@@ -131,10 +131,10 @@ class Record:
                 continue
             if member is None:
                 continue
+            if field.neutral and _is_neutral(member, field.neutral):
+                continue
             where = path_of(path, name)
             if field.support in (FieldSupport.IGNORED, FieldSupport.REFUSED):
-                if _is_neutral(member, field.neutral):
-                    continue
                 if field.support is FieldSupport.REFUSED or ignored.is_strict:
                     raise unsupported(where, f"{field.note} (it is {shown(member)})")
                 ignored.add(path, name)

@@ -144,7 +144,7 @@ class Deployments:
     ) -> ChosenPreset | None:
         """Return the preset that a request's model names, with ``:latest`` or without; None if it
         names none that a key may use. It only reads, from any thread."""
-        for name in (model, model.removesuffix(LATEST)) if isinstance(model, str) else ():
+        for name in _spellings(model) if isinstance(model, str) else ():
             if self.dispatcher.pools.find(name) is not None:
                 return None
             if (found := self.presets().get(name)) is not None:
@@ -170,7 +170,9 @@ class Deployments:
         chosen = self.find_preset(asked, allowed)
         if chosen is not None:
             return self.of_preset(chosen)
-        found = None if asked is None else self._called(asked)
+        found = None
+        for name in _spellings(asked or ""):
+            found = found or self._called(name)
         if found is None and (asked is None or not self.is_strict):
             found = self.default
         if found is not None and found.is_empty and self.visible(allowed):
@@ -197,10 +199,12 @@ class Deployments:
         return attrs.evolve(found, other_names=also.difference((found.id, *found.aliases)))
 
     def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
-        """Return the one of exactly this name or alias; NoSuchModelError."""
-        for deployment in self.visible(allowed):
-            if deployment.is_called(name):
-                return deployment
+        """Return the one of exactly this name or alias, with ``:latest`` or without;
+        NoSuchModelError."""
+        for spelling in _spellings(name):
+            for deployment in self.visible(allowed):
+                if deployment.is_called(spelling):
+                    return deployment
         raise self.unknown(name, allowed)
 
     def unknown(self, name: str, allowed: frozenset[str] | None) -> NoSuchModelError:
@@ -319,6 +323,11 @@ class Deployments:
         }
         found = (self.earlier(pool.name, e) for e in served if e and e != self.states.digest)
         return [each for each in found if each is not None]
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """Return a name as it is given and, as Ollama's programs have it, without ``:latest``."""
+    return tuple(dict.fromkeys((name, name.removesuffix(LATEST))))
 
 
 def _answers(pool: Pool, digest: str) -> bool:

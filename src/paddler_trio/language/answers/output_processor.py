@@ -73,6 +73,8 @@ class OutputProcessor:
     reasoning_is_content: bool = False
     unbound: Sequence[str] = ()
     """What the grammar does not hold, still to be reported."""
+    prompt_tokens: Sequence[int] = ()
+    """Those of the prompt, if they are still to be reported."""
     _decoder: Utf8Decoder = attrs.field(factory=lambda: Utf8Decoder("replace"), init=False)
     """A token may end inside a character: its first bytes are held back."""
     _counts: dict[TokenClass, int] = attrs.field(init=False)
@@ -152,6 +154,8 @@ class OutputProcessor:
         }
         if self.unbound:
             told["unbound"], self.unbound = list(self.unbound), ()
+        if self.prompt_tokens:
+            told["tokens"], self.prompt_tokens = self.prompt_tokens, ()
         return [{"Progress": told}]
 
     def end(self, ending: Ending) -> list[RawResult]:

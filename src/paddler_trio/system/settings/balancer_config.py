@@ -226,8 +226,8 @@ class BalancerConfig:
     compat_ollama_addr: Annotated[
         str | None,
         Setting(
-            "host:port for Ollama's API alone, such as 127.0.0.1:11434, where its programs look "
-            "for it; the inference service has it too.",
+            "host:port for Ollama's API, such as 127.0.0.1:11434, where its programs look for it, "
+            "with what is below /v1; the inference service has both too.",
             reading=Kind.ADDRESS,
         ),
     ] = None

@@ -255,7 +255,8 @@ EXTENDED_GENERATION_TAGS: Final = (
   a list of integers, ``token`` their text, ``id`` the number of the token;
 * ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
   computed and, before the first token, when it is; the first may have ``unbound``, at most
-  ``MAX_UNBOUND`` places in the schemas of the request that the answer is not held to;
+  ``MAX_UNBOUND`` places in the schemas of the request that the answer is not held to, and, for a
+  request with a ``context``, ``tokens``: those of the prompt, unless images are shown in it;
 * ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
   ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
 

@@ -111,6 +111,8 @@ def _unsupported_field(work: Generate) -> str | None:
         return "reuse_prefix"
     if work.lora:
         return "lora"
+    if work.context is not None:
+        return "context"
     return "cache_salt" if work.cache_salt else None
 
 

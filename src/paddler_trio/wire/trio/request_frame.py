@@ -31,7 +31,7 @@ from paddler_trio.wire.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_bloc
 from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
 from paddler_trio.wire.trio.prompt_stages import PromptStages, RequestTrace
-from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL, TAG
+from paddler_trio.wire.trio.trio_link import CONTEXT, INFILL, MAX_FRAME_BYTES, SUBPROTOCOL, TAG
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
@@ -64,7 +64,7 @@ class EncodedWork:
       paddler_body: the same for an agent of Paddler's; None if it cannot be sent to one.
       needs_ours: why it cannot.
       is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
-      is_infill: only agents that offer it understand its prompt.
+      features: only agents that offer these understand it.
       adapters: the names of those that it is computed with.
       prompt: what its prompt begins with, for whoever places it.
     """
@@ -73,7 +73,7 @@ class EncodedWork:
     paddler_body: bytes | None = attrs.field(repr=_size)
     needs_ours: UnsupportedByPaddler | TooLong | None
     is_embedding_batch: bool
-    is_infill: bool = False
+    features: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     prompt: PromptBlocks = attrs.field(default=NO_BLOCKS, eq=False)
 
@@ -82,8 +82,7 @@ class EncodedWork:
         """Return what an agent must offer to get this work."""
         if self.needs_ours is None:
             return frozenset()
-        infill = (INFILL.decode(),) if self.is_infill else ()
-        return frozenset((SUBPROTOCOL, *infill, *(ADAPTER + name for name in self.adapters)))
+        return frozenset((SUBPROTOCOL, *self.features, *(ADAPTER + name for name in self.adapters)))
 
     @property
     def size_bytes(self) -> int:
@@ -146,17 +145,24 @@ def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
     if isinstance(work, Generate | Embed | Rank):
         translated = paddler_work(work)
         if isinstance(translated, UnsupportedByPaddler):
-            is_infill = isinstance(work, Generate) and isinstance(work.prompt, InfillPrompt)
             lora = work.lora if isinstance(work, Generate) else ()
             adapters = tuple(each.name for each in lora if each.name is not None)
             return EncodedWork(
-                body, None, translated, is_embedding_batch, is_infill, adapters, prompt
+                body, None, translated, is_embedding_batch, _features(work), adapters, prompt
             )
         paddler_body = write(unstructure(translated, PaddlerWork))
     if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
         excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
         return EncodedWork(body, None, excess, is_embedding_batch, prompt=prompt)
     return EncodedWork(body, paddler_body, None, is_embedding_batch, prompt=prompt)
+
+
+def _features(work: Work) -> tuple[str, ...]:
+    if not isinstance(work, Generate):
+        return ()
+    is_infill = isinstance(work.prompt, InfillPrompt)
+    needs = {INFILL: is_infill, CONTEXT: work.context is not None}
+    return tuple(name.decode() for name, is_needed in needs.items() if is_needed)
 
 
 Kind: TypeAlias = Literal["generation", "embedding", "question"]

@@ -66,6 +66,8 @@ BESIDE: Final = b"beside"
 """The feature of an agent that reads ``AskFit.beside``."""
 INFILL: Final = b"infill"
 """The feature of an agent that reads an ``InfillPrompt``."""
+CONTEXT: Final = b"context"
+"""The feature of an agent that reads ``Generate.context``."""
 MAX_FINGERPRINT_CHARS: Final = 128
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""

@@ -220,7 +220,10 @@ class Generate:
     of it. ``logprobs``: how many alternatives to report for each token; 0 reports the sampled
     token alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request
     and keep what it computes; only requests with equal ``cache_salt`` share a prefix. ``lora``: the
-    adapters of the deployment that it is computed with.
+    adapters of the deployment that it is computed with. ``context``: tokens that the prompt stands
+    behind, such as an earlier prompt with its answer. With it, though it is empty, ``Progress``
+    tells the tokens of the whole prompt; it is sent only to agents that offer
+    :data:`~paddler_trio.wire.trio.trio_link.CONTEXT`.
     """
 
     prompt: Prompt
@@ -232,6 +235,7 @@ class Generate:
     reuse_prefix: bool = True
     cache_salt: str = ""
     lora: tuple[AdapterChoice, ...] = attrs.field(default=(), metadata=OMITTED)
+    context: tuple[Int32, ...] | None = attrs.field(default=None, metadata=OMITTED)
 
 
 # -------------------------------------------------------------------------------- embeddings

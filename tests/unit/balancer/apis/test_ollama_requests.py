@@ -49,6 +49,29 @@ def test_options_are_sampling_and_ends() -> None:
         assert chat(options={"num_predict": most}).generate.max_tokens is None
 
 
+def test_no_images_are_nothing_in_any_message() -> None:
+    """LiteLLM says of each that it has none."""
+    ignored = IgnoredFields()
+    messages = [{"role": role, "content": "q", "images": []} for role in ("system", "user")]
+    said = read_chat({"messages": messages}, LIMITS, ignored).generate.prompt.messages
+    assert ([each["content"] for each in said], ignored.names) == (["q", "q"], [])
+    read_chat({"messages": [{**messages[0], "images": ["Qk"]}, messages[1]]}, LIMITS, ignored)
+    assert ignored.names == ["messages[].images"]
+
+
+def test_a_context_stands_before_what_a_template_renders() -> None:
+    assert generate(prompt="q").generate.context == ()
+    assert generate(prompt="q", context=None).generate.context == ()
+    assert generate(prompt="q", context=[5, 6]).generate.context == (5, 6)
+    assert generate(prompt="q", template="{{ .Prompt }}", context=[5]).generate.context == (5,)
+    assert chat().generate.context is None
+    for way in ({"raw": True}, {"suffix": "s"}):
+        assert generate(prompt="q", context=[], **way).generate.context is None
+        with pytest.raises(ApiError, match="context has no place in a prompt with"):
+            generate(prompt="q", context=[5], **way)
+    assert generate(context=[5]).generate is None
+
+
 def test_a_form_is_any_object_or_a_schema() -> None:
     assert chat(format="").generate.constraint is None
     assert chat(format="json").generate.constraint == AnyJsonGrammar()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -66,6 +67,31 @@ class Holder(Enum):
     TEXT = auto()
 
 
+@attrs.define
+class Context:
+    """The tokens of a prompt and of its answer, behind which another prompt may stand."""
+
+    _prompt: array[int] = attrs.field(factory=lambda: array("i"), init=False)
+    """Empty until an agent tells it, which is before the first token; none does unasked."""
+    _answer: array[int] = attrs.field(factory=lambda: array("i"), init=False)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._answer.itemsize * (len(self._prompt) + len(self._answer))
+
+    def take(self, step: Step) -> None:
+        if not self._prompt:
+            for result in step.results:
+                match result:
+                    case {"Progress": {"tokens": list(tokens)}}:
+                        self._prompt = array("i", tokens)
+        if self._prompt:
+            self._answer.extend(step.tokens)
+
+    def member(self) -> Json:
+        return {"context": [*self._prompt, *self._answer]} if self._prompt else {}
+
+
 @attrs.define(kw_only=True)
 class OllamaForm:
     """Hold what is decided before the answer: ``model`` is the name to answer under.
@@ -78,6 +104,7 @@ class OllamaForm:
     holder: Holder
     elapsed_s: Callable[[], float]
     with_logprobs: bool = False
+    context: Context = attrs.field(factory=Context)
 
     def body(self, said: Said) -> Json:
         """Return a piece, behind which more comes."""
@@ -92,6 +119,7 @@ class OllamaForm:
             **self.body(said),
             "done": True,
             "done_reason": reason,
+            **self.context.member(),
             **self._durations(ended),
         }
 
@@ -137,7 +165,9 @@ class WholeAnswer:
     answer: Answer
 
     def take(self, step: Step) -> int:
-        return self.answer.take(step.results)
+        before = self.form.context.held_bytes
+        self.form.context.take(step)
+        return self.answer.take(step.results) + self.form.context.held_bytes - before
 
     def body(self) -> object:
         answer = self.answer
@@ -158,15 +188,20 @@ class AnswerLines:
 
     form: OllamaForm
     reader: AnswerReader
-    held_bytes: int = attrs.field(default=0, init=False)
-    """The bytes that all calls took while they were not complete."""
+    _call_bytes: int = attrs.field(default=0, init=False)
+    """What all calls took while they were not complete."""
     _call: Call | None = attrs.field(default=None, init=False)
     _num_calls: int = attrs.field(default=0, init=False)
 
     def opening(self) -> bytes:
         return b""
 
+    @property
+    def held_bytes(self) -> int:
+        return self._call_bytes + self.form.context.held_bytes
+
     def take(self, step: Step) -> bytes:
+        self.form.context.take(step)
         return b"".join([self._lines(piece) for piece in self.reader.take(step.results)])
 
     def closing(self) -> bytes:
@@ -191,12 +226,12 @@ class AnswerLines:
             case ToolCallStart(_, call_id, name):
                 before = self._called()
                 self._call = Call(call_id, name)
-                self.held_bytes += CALL_BYTES + text_bytes(call_id + name)
+                self._call_bytes += CALL_BYTES + text_bytes(call_id + name)
                 return before
             case ArgumentsDelta(_, arguments):
                 assert self._call is not None, "its beginning came before"
                 self._call.arguments += arguments
-                self.held_bytes += text_bytes(arguments)
+                self._call_bytes += text_bytes(arguments)
             case Ended():
                 return self._called() + line(self.form.last(Said(), piece))
         return b""

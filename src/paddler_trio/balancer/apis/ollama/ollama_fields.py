@@ -47,6 +47,7 @@ KEEP_ALIVE = accepted(
 )
 _STREAM = Field("stream", Flag(), "false: one document; absent: a line of JSON for each piece.")
 _TOOL_NAME = Text(256)
+_NO_ACCOUNTS = "there are no accounts of a registry"
 
 
 def _images(limits: ApiLimits) -> Field:
@@ -73,14 +74,16 @@ def _message_shape(limits: ApiLimits) -> Shape:
         required("function", function, "What was called."),
     )
 
-    def message(role: str, *fields: Field) -> Record:
+    unseen = hint("images", "images are shown by users", neutral=([],))
+
+    def message(role: str, *fields: Field, images: Field = unseen) -> Record:
         who = required("role", OneOf((role,)), "Who speaks.")
-        return record(f"{role} message", who, content, *fields)
+        return record(f"{role} message", who, content, images, *fields)
 
     return tagged(
         message("system"),
         message("developer"),
-        message("user", _images(limits)),
+        message("user", images=_images(limits)),
         message(
             "assistant",
             Field("thinking", Text(), "What it thought; templates decide whether to show it."),
@@ -196,7 +199,12 @@ def generate_record(limits: ApiLimits) -> Record:
             "{{ .Response }}, {{ if }}, {{ else }} and {{ end }}.",
         ),
         Field("raw", Flag(), "true: the prompt is continued as it stands, without a template."),
-        hint("context", "send the conversation to /api/chat", neutral=([],)),
+        Field(
+            "context",
+            ListOf(Integer(0, MAX_INT32)),
+            "The tokens of an earlier answer, which has them as context: the prompt goes on from "
+            "there.",
+        ),
         *_shared_fields(limits),
         *(refused(name, why, neutral=(0,)) for name in ("width", "height", "steps")),
         note="Answers one prompt. Unknown fields are ignored and reported.",
@@ -237,7 +245,13 @@ def embeddings_record(limits: ApiLimits) -> Record:
     )
 
 
-_NAME = Field("model", Text(512), "Its name; `:latest` may be left out.", aliases=("name",))
+_NAME = Field(
+    "model",
+    Text(512),
+    "Its name; `:latest` may be left out.",
+    aliases=("name",),
+    neutral=("",),  # Ollama's own program sends both, and one of them empty
+)
 
 
 @lru_cache(maxsize=8)
@@ -262,6 +276,7 @@ def pull_record(limits: ApiLimits) -> Record:
         _NAME,
         _STREAM,
         accepted("insecure", Flag(), "Nothing is fetched by request."),
+        *(hint(name, _NO_ACCOUNTS, neutral=("",)) for name in ("username", "password")),
         note="Succeeds for a model that is served. Unknown fields are ignored and reported.",
     )
 
@@ -272,7 +287,14 @@ def create_record(limits: ApiLimits) -> Record:
     files = "files are the operator's: `paddler-trio fleet apply` serves them"
     return record(
         "OllamaCreateRequest",
-        required("model", Text(512, least_chars=1), "The preset's name.", aliases=("name",)),
+        Field(
+            "model",
+            Text(512),
+            "The preset's name.",
+            is_required=True,
+            aliases=("name",),
+            neutral=("",),
+        ),
         Field("from", Text(512), "The deployment or the preset that it is made of."),
         Field("system", Text(), "What the system says, before the client's own text."),
         Field("parameters", options_record(limits), "What requests that do not say get."),
@@ -282,7 +304,7 @@ def create_record(limits: ApiLimits) -> Record:
         refused("messages", "a preset has no conversation of its own", neutral=([],)),
         refused("adapters", "adapters are the deployment's", neutral=({},)),
         refused("files", files, neutral=({},)),
-        refused("quantize", files, neutral=("",)),
+        *(refused(name, files, neutral=("",)) for name in ("quantize", "quantization")),
         hint("license", "it is the file's", neutral=("", [])),
         note="Makes a preset, with a key that may manage. Unknown fields are ignored and reported.",
     )
@@ -305,6 +327,6 @@ def delete_record(limits: ApiLimits) -> Record:
     return record(
         "OllamaDeleteRequest",
         _NAME,
-        note="Deletes a preset, with a key that may manage. Unknown fields are ignored and "
-        "reported.",
+        note="Deletes a preset or a deployment, with a key that may manage. Unknown fields are "
+        "ignored and reported.",
     )

@@ -1,7 +1,7 @@
 """Change models for Ollama's programs: ``/api/create``, ``copy``, ``delete`` and ``pull``.
 
 What they make is a preset over a deployment that there is, as a new revision of the fleet. It takes
-a key that may manage; deployments themselves, and their files, are changed by operators.
+a key that may manage.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from paddler_trio.balancer.apis.ollama.ollama_fields import (
 )
 from paddler_trio.balancer.apis.ollama.ollama_models import named
 from paddler_trio.balancer.apis.ollama.pull_progress import follow
+from paddler_trio.balancer.apis.ollama.pulls import PRIORITY
 from paddler_trio.balancer.apis.sampling_fields import sampling_of
 from paddler_trio.balancer.fleet.deployment import LATEST
 from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
@@ -71,21 +72,27 @@ async def copy(backend: Backend, exchange: ApiExchange) -> None:
 
 
 async def delete(backend: Backend, exchange: ApiExchange) -> None:
-    """Take a preset away."""
+    """Take a preset away, or a deployment that has none; with the only name under which a model was
+    pulled goes its deployment.
+
+    Errors:
+      ApiError: 409 presets are made of the deployment.
+    """
     _must_manage(exchange)
     values = await exchange.read_record(backend.limits, delete_record)
-    found = named(backend, exchange, text_in(values, "model")).deployment
-    if found.preset is None:
-        raise ApiError(
-            501,
-            f"{found.id} is a deployment: `paddler-trio fleet apply` takes it away; here only "
-            "presets are deleted",
-            param="model",
-        )
-    name, state = found.preset.name, backend.states.current.state
-    spec = _spec(backend, found.name)
-    left = tuple(each for each in spec.presets if each.name != name)
-    await _apply(backend, exchange, state, attrs.evolve(spec, presets=left), "/api/delete", name)
+    served = named(backend, exchange, text_in(values, "model"))
+    found, spec = served.deployment, _spec(backend, served.deployment.name)
+    left = tuple(each for each in spec.presets if each != found.preset)
+    if found.preset is None and left:
+        names = ", ".join(each.name for each in left)
+        raise ApiError(409, f"{found.id} is what {names} are made of: delete these first")
+    state = backend.states.current.state
+    is_pulled = _is_pulled(served) and spec.priority == PRIORITY
+    if left or (found.preset is not None and not is_pulled):
+        state = _with(state, attrs.evolve(spec, presets=left))
+    else:
+        state = FleetState(tuple(each for each in state.deployments if each.name != spec.name))
+    await _apply(backend, exchange, state, f"/api/delete of {found.id}", found.id)
     await exchange.send_written(200, b"")
 
 
@@ -135,10 +142,10 @@ async def _fetch(
     known = state.find(spec.name)
     if known is not None:  # another name of the same file, or of its newer commit
         spec = attrs.evolve(known, model=spec.model, presets=(*known.presets, *spec.presets))
-        await _apply(backend, exchange, state, spec, f"/api/pull of {name}", name)
+        state = _with(state, spec)
     else:
-        more = FleetState((*state.deployments, spec))
-        await _apply(backend, exchange, more, spec, f"/api/pull of {name}", name)
+        state = FleetState((*state.deployments, spec))
+    await _apply(backend, exchange, state, f"/api/pull of {name}", name)
     await follow(backend, exchange, backend.pulls, name, is_stream=is_stream)
 
 
@@ -207,8 +214,8 @@ async def _store(
         others = tuple(each for each in known[0].presets if each.name != preset.name)
         state = _with(state, attrs.evolve(known[0], presets=others))
     presets = {each.name: each for each in spec.presets} | {preset.name: preset}
-    changed = attrs.evolve(spec, presets=tuple(presets.values()))
-    await _apply(backend, exchange, state, changed, note, preset.name)
+    state = _with(state, attrs.evolve(spec, presets=tuple(presets.values())))
+    await _apply(backend, exchange, state, note, preset.name)
 
 
 def _with(state: FleetState, spec: DeploymentSpec) -> FleetState:
@@ -216,14 +223,9 @@ def _with(state: FleetState, spec: DeploymentSpec) -> FleetState:
 
 
 async def _apply(
-    backend: Backend,
-    exchange: ApiExchange,
-    state: FleetState,
-    spec: DeploymentSpec,
-    note: str,
-    target: str,
+    backend: Backend, exchange: ApiExchange, state: FleetState, note: str, target: str
 ) -> None:
-    """Store a state with this deployment, made for the revision in force.
+    """Store a state that was made for the revision in force.
 
     Errors:
       ApiError: 400 it cannot be, 409 another revision came first, 413 too large, 500 not stored.
@@ -231,7 +233,7 @@ async def _apply(
     http, states = exchange.http, backend.states
     try:
         revision = await states.apply(
-            _with(state, spec),
+            state,
             author=http.identity.key_name,
             note=note,
             expected_revision=states.current.revision,

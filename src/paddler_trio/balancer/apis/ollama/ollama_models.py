@@ -23,7 +23,6 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
     template_of,
 )
 from paddler_trio.balancer.apis.ollama.ollama_fields import show_record
-from paddler_trio.balancer.apis.ollama.ollama_routes import plain_name
 from paddler_trio.balancer.fleet.deployment import LATEST, Deployment
 from paddler_trio.balancer.fleet.deployments import NoSuchModelError
 from paddler_trio.wire.scalars import rfc3339
@@ -120,9 +119,8 @@ def named(
     """Return the backend of exactly this model; ApiError 400 without a name, 404."""
     if not asked:
         raise ApiError(400, f"{field} is required", param=field)
-    name = plain_name(backend, asked)
     try:
-        served = backend.deployments.named(name, exchange.allowed_deployments)
+        served = backend.deployments.named(asked, exchange.allowed_deployments)
     except NoSuchModelError as error:
         raise no_such_model(error) from error
     return attrs.evolve(backend, routed_to=served)

@@ -81,17 +81,22 @@ def read_generate(
     images = [str(image) for image in list_in(values, "images")]
     template, system = text_in(values, "template"), text_in(values, "system")
     if not (text or suffix or images):
+        if values.get("context"):
+            ignored.add("", "context")
         return _request(values, None, ignored)
     as_it_stands = "raw" if values.get("raw") is True else "suffix" if suffix else None
-    if as_it_stands is not None and (template or (system and not suffix)):
-        name = "template" if template else "system"
-        raise invalid(f"{name} has no place in a prompt with {as_it_stands}", name)
+    if as_it_stands is not None:
+        out_of_place = {"template": template, "system": system and not suffix}
+        for name, is_there in {**out_of_place, "context": values.get("context")}.items():
+            if is_there:
+                raise invalid(f"{name} has no place in a prompt with {as_it_stands}", name)
+    context = tuple(list_in(values, "context"))
     if as_it_stands is None and template is None:
         said = [{"role": "user", "content": _content(text, images)}]
         if system:
             said.insert(0, {"role": "system", "content": system})
         given = _some(values, "think") | {"messages": said}
-        return _request(values, conversation_prompt(given, ignored), ignored)
+        return _request(values, conversation_prompt(given, ignored), ignored, context)
     if images:
         raise invalid(
             f"images have no place in a prompt with {as_it_stands or 'template'}", "images"
@@ -102,11 +107,14 @@ def read_generate(
         return _request(values, InfillPrompt(prefix=text, suffix=suffix), ignored)
     if template is not None:
         text = filled(template, {".System": system or "", ".Prompt": text, ".Suffix": ""})
-    return _request(values, TextPrompt(text=text), ignored)
+    return _request(values, TextPrompt(text=text), ignored, None if as_it_stands else context)
 
 
 def _request(
-    values: Mapping[str, object], prompt: Prompt | None, ignored: IgnoredFields
+    values: Mapping[str, object],
+    prompt: Prompt | None,
+    ignored: IgnoredFields,
+    context: tuple[int, ...] | None = None,
 ) -> OllamaRequest:
     options = object_in(values, "options")
     most = options.get("num_predict")
@@ -123,6 +131,7 @@ def _request(
             stop=stop_of(options),
             logprobs=_logprobs(values.get("logprobs"), values.get("top_logprobs", 0), ignored),
         )
+        generate = attrs.evolve(generate, context=context)
     return OllamaRequest(
         model=text_in(values, "model"),
         generate=generate,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import trio
 
 from paddler_trio.balancer.apis.answers.answer import Answer, reader_of
 from paddler_trio.balancer.apis.answers.run_requests import Framing, gather, stream
+from paddler_trio.balancer.apis.api_errors import prompt_too_long
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
-from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate, named
+from paddler_trio.balancer.apis.backend import (
+    Backend,
+    cells_at_most,
+    model_name,
+    must_generate,
+    named,
+)
 from paddler_trio.balancer.apis.fields import text_in
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.ollama.ollama_answers import (
@@ -24,22 +32,11 @@ from paddler_trio.balancer.apis.ollama.ollama_fields import embed_record, embedd
 from paddler_trio.balancer.apis.ollama.ollama_request import OllamaRequest, read_chat, read_generate
 from paddler_trio.balancer.apis.openai.embeddings import Embedded, embed, vectors_of
 from paddler_trio.balancer.apis.questions import ask
-from paddler_trio.balancer.fleet.deployment import LATEST
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import DescribeModel
-
-
-def routed(backend: Backend, exchange: ApiExchange, asked: str | None) -> Backend:
-    """Choose the deployment as :meth:`Backend.routed` does; ``NAME:latest`` is ``NAME``."""
-    return backend.routed(exchange, None if asked is None else plain_name(backend, asked))
-
-
-def plain_name(backend: Backend, asked: str) -> str:
-    """Return a name without ``:latest``, unless something is called so."""
-    plain = asked.removesuffix(LATEST)
-    is_called_so = any(each.is_called(asked) for each in backend.deployments.visible())
-    return asked if is_called_so or not plain else plain
+from paddler_trio.wire.trio.trio_link import CONTEXT
+from paddler_trio.wire.trio.work import Generate
 
 
 async def chat(backend: Backend, exchange: ApiExchange) -> None:
@@ -59,7 +56,7 @@ async def _answer(
     request: OllamaRequest,
     holder: Holder,
 ) -> None:
-    backend = routed(backend, exchange, request.model)
+    backend = backend.routed(exchange, request.model)
     form = OllamaForm(
         model=model_name(backend, exchange, request.model),
         holder=holder,
@@ -71,8 +68,9 @@ async def _answer(
     if request.generate is None:
         await _load(backend, exchange, form, unloads=request.unloads)
         return
-    works = await fetch_images([request.generate], backend.settings, exchange.room, exchange.http)
-    reader = reader_of(request.generate, is_verbatim=request.is_verbatim)
+    asked = _with_context(backend, request.generate)
+    works = await fetch_images([asked], backend.settings, exchange.room, exchange.http)
+    reader = reader_of(asked, is_verbatim=request.is_verbatim)
     if request.is_stream:
         lines = AnswerLines(form, reader)
         framing = Framing(NDJSON_HEADERS, lines.filler)
@@ -83,6 +81,21 @@ async def _answer(
         whole = WholeAnswer(form, Answer(reader))
         await gather(backend, exchange, works, whole.take)
         await exchange.send_json(200, await exchange.run(whole.body))
+
+
+def _with_context(backend: Backend, generate: Generate) -> Generate:
+    """Return the request; without a context it asks for none where an agent is too old for it.
+
+    Errors:
+      ApiError: 400 its context alone does not fit a slot.
+    """
+    context = generate.context
+    if context == () and not all(CONTEXT.decode() in each.offers for each in backend.agents):
+        return attrs.evolve(generate, context=None)
+    most_cells = cells_at_most(backend)
+    if context is not None and most_cells is not None and len(context) > most_cells:
+        raise prompt_too_long(len(context), most_cells, param="context")
+    return generate
 
 
 async def _load(
@@ -101,7 +114,7 @@ async def _load(
 async def embed_texts(backend: Backend, exchange: ApiExchange) -> None:
     """Answer ``/api/embed``."""
     values = await exchange.read_record(backend.limits, embed_record)
-    backend = routed(backend, exchange, text_in(values, "model"))
+    backend = backend.routed(exchange, text_in(values, "model"))
     cuts = {} if values.get("truncate") is False else {"truncate_prompt_tokens": -1}
     embedded = Embedded(0, [])
     if values["input"] != []:
@@ -135,7 +148,7 @@ def _embed_pieces(
 async def embed_prompt(backend: Backend, exchange: ApiExchange) -> None:
     """Answer ``/api/embeddings``: one vector, of whatever length the model gives it."""
     values = await exchange.read_record(backend.limits, embeddings_record)
-    backend = routed(backend, exchange, text_in(values, "model"))
+    backend = backend.routed(exchange, text_in(values, "model"))
     given = {"input": values["prompt"], "embd_normalize": -1, "truncate_prompt_tokens": -1}
     vectors: list[object] = []
     if values["prompt"]:
