@@ -79,7 +79,6 @@ def test_who_comes_again_when_told_waits_half_to_twice_as_long(
     ]
     assert len(met) > 100
     right = [each for each in met if 0.5 <= each <= 2.0]
-    print(load, max_buffered, most_tries, len(met), len(right) / len(met), len(let_in))
     assert len(right) >= 0.9 * len(met)
 
 

@@ -78,16 +78,16 @@ class InputBudget:
     _relief: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     """How long it took until there was room for what had been refused."""
     _most_held: float | None = attrs.field(default=None, init=False)
-    """With how much there will be, if something was refused."""
+    """With how much there will be for the least of what was refused, if something was."""
 
     def spent(self, size_bytes: int, share: float) -> BudgetSpentError:
         """Return the refusal of so many bytes more of this share."""
         now_s = time.monotonic()
         self.refusals += 1
-        self._relief.waits(now_s)
         most = self.limit_bytes * share
-        if self._most_held is None:
-            self._most_held = max(0.0, most - size_bytes)
+        if size_bytes <= most:  # others never have room
+            self._relief.waits(now_s)
+            self._most_held = max(self._most_held or 0.0, most - size_bytes)
         is_known = self._relief.wait_s(1, now_s) is not None
         retry_after_s = self._relief.retry_after_s(0, now_s) if is_known else RETRY_AFTER_S
         return BudgetSpentError(

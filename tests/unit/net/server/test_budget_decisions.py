@@ -153,6 +153,11 @@ def test_a_refusal_says_when_there_was_room_again_after_others(
 
     for _ in range(3):
         room = spent(budget)
+        with pytest.raises(BudgetSpentError):
+            budget.reservation(share=PUBLIC_SHARE).grow(budget.limit_bytes)  # never has room
+        now_s += 50.0
+        with pytest.raises(BudgetSpentError):
+            budget.reservation(share=PUBLIC_SHARE).grow(32 * MIB)  # is not the next to have it
         advice()
         now_s += 4.0
         room.shrink(MIB // 2)  # too little
