@@ -113,9 +113,9 @@ class SlotLedger:
         place = self._order.place(request, client=client, priority=priority, charge=charge.turns)
         self._requests[request] = entry = LedgerEntry(client, user, place, priority, wanted, charge)
         if chosen is not None:
-            num_waiting = len(self._queue)
-            may_wait = num_waiting < self.max_buffered
-            pick = self._pick(request, entry, chosen, num_waiting if may_wait else None)
+            waiting = len(self._queue)
+            may_wait = waiting < self.max_buffered
+            pick = self._pick(request, entry, chosen, waiting if may_wait else None)
             if pick.until_s is None:
                 return self._grant(request, entry, pick)
             ahead = self._wait(request, entry)
@@ -329,8 +329,7 @@ class SlotLedger:
         return self.placement.choose(request, least, standing, waiting=waiting)
 
     def _standing(self, wanted: Constraint, key: AgentKey) -> tuple[float, int, bool] | None:
-        agent = self._agents.get(key)
-        return None if agent is None else agent.standing(wanted)
+        return self._agents[key].standing(wanted) if key in self._agents else None
 
     def _forget_waiting(self, request: RequestKey) -> None:
         self.holds.forget(request)
