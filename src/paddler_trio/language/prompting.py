@@ -36,11 +36,8 @@ from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.tool_schemas import ToolSchemaError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.engine_pipe import (
-    IMAGE_TOKEN,
-    Grammar,
-    StartSequence,
-)
+from paddler_trio.wire.engine.engine_pipe import Grammar, StartSequence
+from paddler_trio.wire.engine.media import MEDIA_TOKEN, NO_SENSES, Senses
 from paddler_trio.wire.engine.sampler_stages import MAX_LOGPROBS
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
@@ -68,7 +65,7 @@ MAX_SALT_CHARS = 1024
 class Prompted:
     """The engine is sent ``start``, and ``output`` reads its answer.
 
-    Each of the images has one ``IMAGE_TOKEN`` among the tokens.
+    Each of the images and sounds has one ``MEDIA_TOKEN`` among the tokens.
     """
 
     start: StartSequence
@@ -83,7 +80,7 @@ def prompt_of(
     seed: int,
     sampled: Sequence[int],
     isolated: bool = False,
-    sees_images: bool = False,
+    senses: Senses = NO_SENSES,
     slot_cells: int = 0,
 ) -> Prompted:
     """Render, tokenise and constrain; raises Refusal.
@@ -94,7 +91,7 @@ def prompt_of(
       sampled: tokens of this answer that another agent produced: the answer's reader replays them
         and sends nothing.
       isolated: the engine computes this sequence alone.
-      sees_images: the engine was loaded with a projection.
+      senses: of the projection that the engine was loaded with.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
         engine decides alone.
     """
@@ -106,7 +103,7 @@ def prompt_of(
         request.prompt,
         language,
         as_paddler=not is_extended,
-        sees_images=sees_images,
+        senses=senses,
         has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
@@ -120,7 +117,7 @@ def prompt_of(
     start = StartSequence(
         key=key,
         tokens=tokens,
-        images=list(rendering.images),
+        media=list(rendering.media),
         sampled=list(sampled),
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
@@ -204,7 +201,7 @@ def rendering_of(
     language: Language,
     *,
     as_paddler: bool = False,
-    sees_images: bool = False,
+    senses: Senses = NO_SENSES,
     has_form: bool = False,
 ) -> Rendering:
     """The text of a prompt; empty for one that is made of tokens. Raises Refusal."""
@@ -214,7 +211,7 @@ def rendering_of(
                 prompt,
                 language,
                 as_paddler=as_paddler,
-                sees_images=sees_images,
+                senses=senses,
                 has_form=has_form,
             )
         case TextPrompt(text=text):
@@ -238,8 +235,8 @@ def tokens_of(
             plain = vocabulary.tokenize(prompt.text, add_special=False, parse_special=False)
             adds_bos = vocabulary.adds_bos and vocabulary.bos_token is not None
             return [vocabulary.bos_token, *plain] if adds_bos else plain  # type: ignore[list-item]
-        if rendering.images:
-            return _tokens_with_images(rendering.text, vocabulary)
+        if rendering.media:
+            return _tokens_with_media(rendering.text, vocabulary)
         return vocabulary.tokenize_prompt(rendering.text)
     except TokenizationError as error:
         raise Refusal("SamplerError", str(error)) from error
@@ -324,13 +321,13 @@ def _checked_request(request: Generate) -> Generate:
     return request
 
 
-def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
-    """One ``IMAGE_TOKEN`` for each image; what stands between them is tokenised by itself, as
+def _tokens_with_media(text: str, vocabulary: Vocabulary) -> list[int]:
+    """One ``MEDIA_TOKEN`` for each medium; what stands between them is tokenised by itself, as
     llama.cpp does it."""
     tokens: list[int] = []
     for number, part in enumerate(texts_between(text)):
         if number:
-            tokens.append(IMAGE_TOKEN)
+            tokens.append(MEDIA_TOKEN)
         tokens += vocabulary.tokenize_part(part)
     return vocabulary.with_bos(tokens)
 
