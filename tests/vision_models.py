@@ -15,6 +15,8 @@ import gguf
 import numpy as np
 from PIL import Image
 
+from sound_models import SoundKind, add_ear
+
 Kind = Literal["janus_pro", "gemma3", "qwen2vl"]
 PATCH = 4
 WIDTH = 16
@@ -31,6 +33,7 @@ def write_projector(
     layers: int = 1,
     model_width: int = DEMO_MODEL_WIDTH,
     seed: int = 1,
+    hears: SoundKind | None = None,
 ) -> Path:
     """A projector for models of ``model_width``; returns ``path``.
 
@@ -40,13 +43,18 @@ def write_projector(
         of each 8 x 8 pixels, in rows and columns, for models that number them so.
       side: pixels to which images are scaled, a multiple of 8; ``qwen2vl`` leaves them.
       layers: of the encoder; more take longer.
+      hears: it has an encoder for sounds as well.
     """
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_name("tiny projector")
     writer.add_bool("clip.has_vision_encoder", True)
     name_of = {"qwen2vl": "qwen2vl_merger"}
-    writer.add_string("clip.projector_type", name_of.get(kind, kind))
+    if hears is None:
+        writer.add_string("clip.projector_type", name_of.get(kind, kind))
+    else:
+        writer.add_string("clip.vision.projector_type", name_of.get(kind, kind))
+        add_ear(writer, hears)
     writer.add_bool("clip.use_gelu", True)
     for name, number in {
         "image_size": side,

@@ -15,13 +15,9 @@ from engine_client import GREEDY, LOAD, STORY, Engine, running
 
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.wire.engine.engine_pipe import (
-    IMAGE_TOKEN,
-    Image,
-    Ready,
-    StopSequence,
-)
+from paddler_trio.wire.engine.engine_pipe import Ready, StopSequence
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.media import MEDIA_TOKEN, Image, Medium
 from vision_models import Kind, picture, write_planar_model, write_projector
 
 KINDS: tuple[Kind, ...] = ("janus_pro", "gemma3", "qwen2vl")
@@ -65,8 +61,8 @@ def loaded(engine: Engine, projection: Path, **more: object) -> Ready:
 
 def seeing(engine: Engine, key: int, *images: Image, before: str = BEFORE, **more: object) -> None:
     """A question about images, which stand one after the other."""
-    tokens = engine.tokens(before) + [IMAGE_TOKEN] * len(images) + engine.tokens(AFTER)
-    engine.start(key, tokens, images=list(images), **more)  # type: ignore[arg-type]
+    tokens = engine.tokens(before) + [MEDIA_TOKEN] * len(images) + engine.tokens(AFTER)
+    engine.start(key, tokens, media=list(images), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -83,7 +79,7 @@ def test_the_model_sees_what_llama_cpp_would_show_it(
             settings=EngineSettings(unified=layout == "unified"),
             n_batch=40,
         )
-        assert ready.sees_images
+        assert ready.senses.sees_images
         assert not ready.projection_problem
         engine.start(7, STORY, max_tokens=400)  # somebody generates, so the image is paced
         seeing(engine, 1, RED, max_tokens=1, logprobs=5)
@@ -153,15 +149,15 @@ def test_what_cannot_be_shown_is_refused_with_the_numbers(
     with running(vocabulary) as engine:
         loaded(engine, projectors["janus_pro"], n_batch=32, context_size=512, slots=2)
         seeing(engine, 1, RED)
-        engine.start(2, [*engine.tokens(BEFORE), IMAGE_TOKEN], images=[])
-        engine.start(3, [*engine.tokens(BEFORE)], images=[RED])
+        engine.start(2, [*engine.tokens(BEFORE), MEDIA_TOKEN], media=[])
+        engine.start(3, [*engine.tokens(BEFORE)], media=[RED])
         engine.until_ended(1, 2, 3)
     assert engine.endings[1].reason == "image_too_large"
     assert (engine.endings[1].num_image_tokens, engine.endings[1].n_batch) == (36, 32)
     assert "36 tokens, more than n_batch: 32" in engine.endings[1].detail
     assert engine.endings[2].reason == "refused"
     assert engine.endings[3].reason == "refused"
-    assert "1 images for 0 places" in engine.endings[3].detail
+    assert "1 media for 0 places" in engine.endings[3].detail
 
 
 def test_images_that_do_not_fit_a_slot_are_refused_before_they_are_encoded(
@@ -179,7 +175,7 @@ def test_a_model_without_projection_says_so(vocabulary: Vocabulary) -> None:
     with running(vocabulary) as engine:
         ready = engine.load()
         assert isinstance(ready, Ready)
-        assert not ready.sees_images
+        assert not ready.senses.sees_images
         seeing(engine, 1, RED)
         engine.until_ended(1)
     assert engine.endings[1].reason == "cannot_see"
@@ -199,7 +195,7 @@ def test_a_projection_of_another_model_is_refused_and_the_model_serves_words(
     }.items():
         with running(vocabulary) as engine:
             ready = loaded(engine, Path(path))
-            assert not ready.sees_images
+            assert not ready.senses.sees_images
             assert reason in ready.projection_problem
             engine.start(1, STORY, max_tokens=3)
             engine.until_ended(1)
@@ -268,23 +264,29 @@ def words_before(vocabulary: Vocabulary) -> int:
     return len(vocabulary.tokenize(opener, add_special=False, parse_special=True))
 
 
-def reference_logprobs(projection: Path, shown: Image) -> np.ndarray:
+def reference_logprobs(projection: Path, shown: Medium) -> np.ndarray:
     """What libmtmd's own helper computes for the same prompt: float32 of shape (n_vocab,)."""
     lib.llama_backend_init()
     model = lib.llama_model_load_from_file(
         str(model_of(projection)).encode(), lib.llama_model_default_params()
     )
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_threads = 1024, 512, 1
+    params.n_ctx, params.n_batch, params.n_threads = 2048, 512, 1
     context = lib.llama_init_from_model(model, params)
     vision_params = mtmd.mtmd_context_params_default()
     vision_params.use_gpu, vision_params.n_threads = False, 1
     vision = mtmd.mtmd_init_from_file(str(projection).encode(), model, vision_params)
     text = BEFORE.encode() + mtmd.mtmd_default_marker() + AFTER.encode()
-    pixels = np.frombuffer(shown.pixels, np.uint8)
-    bitmap = mtmd.mtmd_bitmap_init(
-        shown.width, shown.height, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-    )
+    if isinstance(shown, Image):
+        pixels = np.frombuffer(shown.pixels, np.uint8)
+        bitmap = mtmd.mtmd_bitmap_init(
+            shown.width, shown.height, pixels.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        )
+    else:
+        samples = np.frombuffer(shown.samples, np.float32)
+        bitmap = mtmd.mtmd_bitmap_init_from_audio(
+            len(samples), samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        )
     chunks = mtmd.mtmd_input_chunks_init()
     try:
         given = mtmd.mtmd_input_text(

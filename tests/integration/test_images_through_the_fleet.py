@@ -15,6 +15,15 @@ import trio
 from fleet import BUNDLED_MODEL, Fleet, FleetView, serving
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
+from sound_models import (
+    flac_of_silence,
+    mp3_of_silence,
+    sound_part,
+    tone,
+    wav,
+    wav_header,
+    write_ear,
+)
 from vision_models import data_uri, encoded, picture, write_projector
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
@@ -305,21 +314,105 @@ def test_every_api_has_a_place_for_an_image(fleet: Fleet, path: str) -> None:
     assert tokens(ask(fleet, path, {**blind, **change})) - tokens(ask(fleet, path, blind)) >= 36
 
 
-def test_a_model_that_sees_says_so_and_none_hears(fleet: Fleet) -> None:
+def test_a_model_that_sees_says_so_and_that_it_does_not_hear(fleet: Fleet) -> None:
     with httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http:
         (listed,) = http.get("/v1/models").json()["data"]
         assert listed["architecture"]["input_modalities"] == ["text", "image"]
         modalities = http.get("/props").json()["modalities"]
         assert modalities == {"vision": True, "video": False, "audio": False}
-        sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-        said = [{"role": "user", "content": [sound, text("What is said?")]}]
-        for path, body in (
-            ("/v1/chat/completions", {"messages": said}),
-            ("/v1/responses", {"input": said}),
+        said = [{"role": "user", "content": [sound_part(wav(tone(440))), text("What is said?")]}]
+        for path, body, param in (
+            ("/v1/chat/completions", {"messages": said}, "messages[0].content[0].input_audio"),
+            ("/v1/responses", {"input": said}, "input"),
         ):
             answer = http.post(path, json=body)
             assert answer.status_code == 400, answer.text
             error = answer.json()["error"]
             assert error["code"] == "unsupported_parameter"
-            assert "[0].content[0].input_audio is not supported" in error["message"]
+            assert error["param"] == param
+            assert "[0].content[0].input_audio: not supported" in error["message"]
         assert http.post("/v1/audio/transcriptions").status_code == 501
+
+
+@pytest.fixture(scope="module")
+def ear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_projector(tmp_path_factory.mktemp("ear") / "both.gguf", hears="gemma4ua")
+
+
+HEARD: dict[str, tuple[str, Callable[[Json], Json], str]] = {
+    "chat completions": (
+        "/v1/chat/completions",
+        lambda part: {"messages": [{"role": "user", "content": [part, text("?")]}]},
+        "prompt_tokens",
+    ),
+    "responses": (
+        "/v1/responses",
+        lambda part: {"input": [{"role": "user", "content": [part]}]},
+        "input_tokens",
+    ),
+}
+
+
+def test_a_model_that_hears_is_played_sounds_and_says_so(one_agent: Fleet, ear: Path) -> None:
+    desire(one_agent, ear)
+    one_agent.wait_serving()
+    low, high = (sound_part(wav(tone(hertz, seconds=2))) for hertz in (300, 3000))
+    with httpx.Client(base_url=one_agent.inference_url, trust_env=False, timeout=60) as http:
+        (listed,) = http.get("/v1/models").json()["data"]
+        assert listed["architecture"]["input_modalities"] == ["text", "image", "audio"]
+        modalities = http.get("/props").json()["modalities"]
+        assert modalities == {"vision": True, "video": False, "audio": True}
+        shown = http.post("/api/show", json={"model": "default"}).json()
+        assert {"vision", "audio"} <= {*shown["capabilities"]}
+        for path, body_of, counted in HEARD.values():
+            few, many = (
+                http.post(path, json=body_of(part) | {"temperature": 0}).raise_for_status().json()
+                for part in (sound_part(wav(tone(300, seconds=1))), low)
+            )
+            assert many["usage"][counted] - few["usage"][counted] == 25
+        chat = HEARD["chat completions"][1]
+        usages = []
+        for part in (low, low, high, {"type": "input_audio", "input_audio": {"url": uri(low)}}):
+            answer = http.post("/v1/chat/completions", json=chat(part))
+            usages.append(answer.raise_for_status().json()["usage"]["prompt_tokens_details"])
+        assert [usage["audio_tokens"] for usage in usages] == [50] * 4
+        assert usages[1]["cached_tokens"] > usages[2]["cached_tokens"]
+        assert usages[3]["cached_tokens"] == usages[1]["cached_tokens"]
+        for content, reason in {
+            b"no sound": "no known format",
+            wav(tone(1, seconds=0)): "0 samples",
+            mp3_of_silence(seconds=3600): "more than 81.92 s together, for which one slot",
+            wav_header(rate=0) + bytes(99): "broken",
+            flac_of_silence(seconds=100): "more than 81.92 s together",
+        }.items():
+            answer = http.post("/v1/chat/completions", json=chat(sound_part(content)))
+            assert answer.status_code == 400, answer.text
+            assert reason in answer.json()["error"]["message"]
+        many = [sound_part(wav(tone(9, seconds=0.1)))] * 33
+        body = {"messages": [{"role": "user", "content": many}]}
+        answer = http.post("/v1/chat/completions", json=body)
+        assert "max_images is 32" in answer.json()["error"]["message"]
+        pointed = {"type": "input_audio", "input_audio": {"url": "http://127.0.0.1:9/a.wav"}}
+        answer = http.post("/v1/chat/completions", json=chat(pointed))
+        assert answer.json()["error"]["code"] == "image_host_not_allowed"
+        assert http.post("/v1/chat/completions", json=chat(low)).status_code == 200
+
+
+def test_a_projection_may_hear_and_not_see(one_agent: Fleet, tmp_path: Path) -> None:
+    desire(one_agent, write_ear(tmp_path / "ear.gguf", kind="qwen2a"))
+    one_agent.wait_serving()
+    with httpx.Client(base_url=one_agent.inference_url, trust_env=False, timeout=60) as http:
+        (listed,) = http.get("/v1/models").json()["data"]
+        assert listed["architecture"]["input_modalities"] == ["text", "audio"]
+        said = [sound_part(wav(tone(440))), text("?")]
+        body = {"messages": [{"role": "user", "content": said}], "max_tokens": 1}
+        answer = http.post("/v1/chat/completions", json=body).raise_for_status().json()
+        assert answer["usage"]["prompt_tokens_details"]["audio_tokens"] == 750
+        body = {"messages": [{"role": "user", "content": [*said, shown(RED_URI)]}]}
+        answer = http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 400
+        assert "cannot see images" in answer.json()["error"]["message"]
+
+
+def uri(part: Json) -> str:
+    return f"data:audio/wav;base64,{part['input_audio']['data']}"

@@ -34,6 +34,7 @@ from paddler_trio.processes.preparation.preparation_messages import (
     Refused,
 )
 from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.engine.media import Senses
 from paddler_trio.wire.paddler.agent_issue import ChatTemplateDoesNotCompile
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
@@ -43,7 +44,7 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
 
 MODEL = str(files("paddler_trio.models") / "paddler-demo.gguf")
-READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536, sees_images=True)
+READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536, senses=Senses(True))
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="500" height="500">{}</svg>'
 
 

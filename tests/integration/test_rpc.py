@@ -24,16 +24,15 @@ from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.rpc.rpc_greeting import PROTOCOL
 from paddler_trio.wire.engine.engine_pipe import (
-    IMAGE_TOKEN,
     EmbeddingStep,
     EmbedDocuments,
-    Image,
     LoadFailed,
     LoadModel,
     Ready,
     Step,
 )
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.media import MEDIA_TOKEN, Image
 from vision_models import picture, write_projector
 
 pytestmark = needs_rpc
@@ -158,14 +157,14 @@ def test_images_are_encoded_at_home(vocabulary: Vocabulary, tmp_path: Path) -> N
         with running(vocabulary) as engine:
             ready = engine.load(load)
             assert isinstance(ready, Ready), ready
-            assert ready.sees_images
-            prompt = [*engine.tokens("Look: "), IMAGE_TOKEN, *engine.tokens(STORY)]
+            assert ready.senses.sees_images
+            prompt = [*engine.tokens("Look: "), MEDIA_TOKEN, *engine.tokens(STORY)]
             greedy = attrs.evolve(GREEDY, ignore_eos=True)
             engine.start(99, STORY, max_tokens=400, sampling=greedy)  # words meanwhile
             for red in range(20):
                 pixels = picture((red * 12, 20, 10), width=64, height=32).tobytes()
                 images = [Image(64, 32, pixels)]
-                engine.start(red, prompt, max_tokens=8, sampling=greedy, images=images)
+                engine.start(red, prompt, max_tokens=8, sampling=greedy, media=images)
                 engine.until_ended(red)
             engine.until_ended(99)
             return [engine.texts[key] for key in sorted(engine.texts)]

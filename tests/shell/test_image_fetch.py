@@ -24,11 +24,13 @@ MIB = 1024 * 1024
 
 
 @asynccontextmanager
-async def image_host(*headers: bytes, body: bytes) -> AsyncIterator[str]:
+async def image_host(
+    *headers: bytes, body: bytes, kind: bytes = b"image/png"
+) -> AsyncIterator[str]:
     """Its ``host:port``; every request gets this."""
     lines = [
         b"HTTP/1.1 200 OK",
-        b"Content-Type: image/png",
+        b"Content-Type: " + kind,
         b"Content-Length: %d" % len(body),
         *headers,
     ]
@@ -49,9 +51,9 @@ async def stay() -> Message:
     raise AssertionError("unreachable")
 
 
-async def fetched(host: str, receive: Receive = stay) -> object:
-    """The URL of the image once it was fetched."""
-    part = {"type": "image_url", "image_url": {"url": f"http://{host}/a.png"}}
+async def fetched(host: str, receive: Receive = stay, *, name: str = "image_url") -> object:
+    """The URL of the image or sound once it was fetched."""
+    part = {"type": name, name: {"url": f"http://{host}/a.png"}}
     message = {"role": "user", "content": [part]}
     settings = ApiSettings(limits=ApiLimits(), image_hosts=frozenset({host}))
     work = Generate(prompt=ConversationPrompt(messages=(message,)))
@@ -61,12 +63,23 @@ async def fetched(host: str, receive: Receive = stay) -> object:
     (message,) = found.prompt.messages
     content = message["content"]
     assert isinstance(content, list)
-    return content[0]["image_url"]["url"]
+    return content[0][name]["url"]
 
 
 async def test_an_image_is_taken_as_it_is() -> None:
     async with image_host(body=b"png") as host:
         assert await fetched(host) == f"data:image/png;base64,{base64.b64encode(b'png').decode()}"
+
+
+async def test_a_sound_is_fetched_as_an_image_is_and_each_is_what_it_should_be() -> None:
+    async with image_host(body=b"wav", kind=b"audio/wav") as host:
+        data = base64.b64encode(b"wav").decode()
+        assert await fetched(host, name="input_audio") == f"data:audio/wav;base64,{data}"
+        with pytest.raises(ApiError, match="the host sent audio/wav, no image"):
+            await fetched(host)
+    async with image_host(body=b"png") as host:
+        with pytest.raises(ApiError, match=r"input_audio\.url: the host sent image/png, no audio"):
+            await fetched(host, name="input_audio")
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -10,7 +10,7 @@ process, off the event loop and off the decode path. What cannot be prompted is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 import attrs
 
@@ -26,21 +26,21 @@ from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.conversion import SchemaNotConvertibleError
 from paddler_trio.language.grammars.lark import GrammarError, Unbound
-from paddler_trio.language.images.image_parts import texts_between
-from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompt_tokens import (
+    length_problem,
+    tokens_behind,
+    tokens_of,
+    tokens_of_nothing,
+)
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
-from paddler_trio.language.templates.chat_messages import text_of
 from paddler_trio.language.tool_schemas import ToolSchemaError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.engine_pipe import (
-    IMAGE_TOKEN,
-    Grammar,
-    StartSequence,
-)
+from paddler_trio.wire.engine.engine_pipe import Grammar, StartSequence
+from paddler_trio.wire.engine.media import NO_SENSES, Senses
 from paddler_trio.wire.engine.sampler_stages import MAX_LOGPROBS
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
@@ -68,7 +68,7 @@ MAX_SALT_CHARS = 1024
 class Prompted:
     """The engine is sent ``start``, and ``output`` reads its answer.
 
-    Each of the images has one ``IMAGE_TOKEN`` among the tokens.
+    Each of the images and sounds has one ``MEDIA_TOKEN`` among the tokens.
     """
 
     start: StartSequence
@@ -83,7 +83,7 @@ def prompt_of(
     seed: int,
     sampled: Sequence[int],
     isolated: bool = False,
-    sees_images: bool = False,
+    senses: Senses = NO_SENSES,
     slot_cells: int = 0,
 ) -> Prompted:
     """Render, tokenise and constrain; raises Refusal.
@@ -94,7 +94,7 @@ def prompt_of(
       sampled: tokens of this answer that another agent produced: the answer's reader replays them
         and sends nothing.
       isolated: the engine computes this sequence alone.
-      sees_images: the engine was loaded with a projection.
+      senses: of the projection that the engine was loaded with.
       slot_cells: what a sequence may hold; a longer prompt is refused before it is rendered. 0: the
         engine decides alone.
     """
@@ -106,25 +106,25 @@ def prompt_of(
         request.prompt,
         language,
         as_paddler=not is_extended,
-        sees_images=sees_images,
+        senses=senses,
         has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
     if is_extended and not tokens:
-        tokens = _beginning(request.prompt, language.vocabulary)
+        tokens = tokens_of_nothing(request.prompt, language.vocabulary)
     if request.context:
-        tokens = _behind(request.context, request.prompt, tokens, language.vocabulary)
+        tokens = tokens_behind(request.context, request.prompt, tokens, language.vocabulary)
     output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
     unbound: Unbound = {}
     grammar = _grammar(request, rendering, language, unbound, binds_calls=is_extended)
     output.unbound = list(unbound)[:MAX_UNBOUND]
-    if request.context is not None and not rendering.images:
+    if request.context is not None and not rendering.media:
         output.prompt_tokens = tokens
     _replay(sampled, output, language.vocabulary)
     start = StartSequence(
         key=key,
         tokens=tokens,
-        images=list(rendering.images),
+        media=list(rendering.media),
         sampled=list(sampled),
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
@@ -173,46 +173,12 @@ def _replay(sampled: Sequence[int], output: OutputProcessor, vocabulary: Vocabul
         raise Refusal("SamplerError", f"cannot continue: {error}") from error
 
 
-def length_problem(
-    prompt: Prompt, vocabulary: Vocabulary, slot_cells: int, *, num_before: int = 0
-) -> str | None:
-    """Why a prompt cannot fit a slot, however its text is cut into tokens; None if it may.
-
-    Of a conversation only user messages count: templates leave out other things. ``num_before``:
-    the tokens that it stands behind.
-    """
-    least = num_before + _least_tokens(prompt, vocabulary)
-    if least <= slot_cells:
-        return None
-    return (
-        f"the prompt has at least {least} tokens, but one slot of this agent holds {slot_cells} "
-        "tokens; shorten the prompt, raise context_size, or use fewer slots"
-    )
-
-
-def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
-    match prompt:
-        case TokenPrompt(tokens=tokens):
-            return len(tokens)
-        case TextPrompt(text=text):
-            num_chars = len(text)
-        case InfillPrompt():
-            return 0  # it is cut
-        case ConversationPrompt(messages=messages):
-            users = (each for each in messages if each.get("role") == "user")
-            num_chars = sum(len(text_of(each.get("content"))) for each in users)
-        case other:
-            assert_never(other)
-    longest = vocabulary.longest_token_chars
-    return -(-num_chars // longest) if longest else 0
-
-
 def rendering_of(
     prompt: Prompt,
     language: Language,
     *,
     as_paddler: bool = False,
-    sees_images: bool = False,
+    senses: Senses = NO_SENSES,
     has_form: bool = False,
 ) -> Rendering:
     """The text of a prompt; empty for one that is made of tokens. Raises Refusal."""
@@ -222,35 +188,13 @@ def rendering_of(
                 prompt,
                 language,
                 as_paddler=as_paddler,
-                sees_images=sees_images,
+                senses=senses,
                 has_form=has_form,
             )
         case TextPrompt(text=text):
             return plain(text, language, as_paddler=as_paddler)
         case TokenPrompt() | InfillPrompt():
             return plain("", language, as_paddler=as_paddler)
-
-
-def tokens_of(
-    prompt: Prompt, rendering: Rendering, language: Language, *, slot_cells: int = 0
-) -> list[int]:
-    """Return what the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
-    vocabulary = language.vocabulary
-    if isinstance(prompt, InfillPrompt):
-        n_batch = language.parameters.n_batch
-        return infill_tokens_of(prompt, vocabulary, slot_cells=slot_cells, n_batch=n_batch)
-    if isinstance(prompt, TokenPrompt):
-        return _checked(prompt.tokens, vocabulary, "prompt.tokens")
-    try:
-        if isinstance(prompt, TextPrompt) and not prompt.parse_special:
-            plain = vocabulary.tokenize(prompt.text, add_special=False, parse_special=False)
-            adds_bos = vocabulary.adds_bos and vocabulary.bos_token is not None
-            return [vocabulary.bos_token, *plain] if adds_bos else plain  # type: ignore[list-item]
-        if rendering.images:
-            return _tokens_with_images(rendering.text, vocabulary)
-        return vocabulary.tokenize_prompt(rendering.text)
-    except TokenizationError as error:
-        raise Refusal("SamplerError", str(error)) from error
 
 
 def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallReader | None:
@@ -332,58 +276,12 @@ def _checked_request(request: Generate) -> Generate:
     return request
 
 
-def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
-    """One ``IMAGE_TOKEN`` for each image; what stands between them is tokenised by itself, as
-    llama.cpp does it."""
-    tokens: list[int] = []
-    for number, part in enumerate(texts_between(text)):
-        if number:
-            tokens.append(IMAGE_TOKEN)
-        tokens += vocabulary.tokenize_part(part)
-    return vocabulary.with_bos(tokens)
-
-
 def _hides_controls(request: Generate, vocabulary: Vocabulary) -> bool:
     """Return whether control tokens have no text: in a text that is continued nothing reads
     them, but for what asks for their text: a stop text, or a constraint."""
     if isinstance(request.prompt, ConversationPrompt) or request.constraint is not None:
         return False
     return not any(mark in text for text in request.stop for mark in vocabulary.control_texts)
-
-
-def _beginning(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
-    """Return what every text comes after, as the model was trained: the end of another if there is
-    no mark of a beginning. Only a plain text may be empty."""
-    marks = (vocabulary.bos_token, vocabulary.eos_token)
-    found = [mark for mark in marks if mark is not None][:1]
-    if not found or not isinstance(prompt, TextPrompt):
-        raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
-    return found
-
-
-def _behind(
-    context: Sequence[int], prompt: Prompt, tokens: list[int], vocabulary: Vocabulary
-) -> list[int]:
-    """Return the tokens of a prompt behind those of its context. A mark of the beginning that every
-    text gets stands in front of all, and so not here."""
-    if isinstance(prompt, InfillPrompt):
-        raise bad_request("context", "context has no place before a prompt with a gap to fill")
-    is_marked = vocabulary.adds_bos and not isinstance(prompt, TokenPrompt)
-    begins_with_mark = is_marked and tokens[:1] == [vocabulary.bos_token]
-    return _checked(context, vocabulary, "context") + tokens[begins_with_mark:]
-
-
-def _checked(tokens: Sequence[int], vocabulary: Vocabulary, name: str) -> list[int]:
-    for place, token in enumerate(tokens):
-        if not 0 <= token < vocabulary.n_tokens:
-            raise bad_request(
-                f"{name}[{place}]",
-                f"{name}[{place}]: token {token} is not one of the {vocabulary.n_tokens} tokens of "
-                "this model",
-            )
-    if not tokens:
-        raise bad_request(name, "tokens is empty, must have at least one")
-    return list(tokens)
 
 
 def _grammar(

@@ -13,12 +13,12 @@ from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.turns import AnswerStart, rendered_prompt
-from paddler_trio.language.images.image_parts import check_images, images_in, show_images
+from paddler_trio.language.images.image_parts import check_senses, media_in, show_media
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
-from paddler_trio.language.templates.chat_messages import has_images
+from paddler_trio.language.templates.chat_messages import has_media
 from paddler_trio.language.templates.conversation import prepare_conversation
-from paddler_trio.wire.engine.engine_pipe import Image
+from paddler_trio.wire.engine.media import NO_SENSES, Medium, Senses
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 NO_RULES = SectionRules({})
@@ -30,13 +30,13 @@ class Rendering:
     """``text`` has an escape mark wherever a message must not become a control token.
 
     ``start`` is how the answer begins, for its grammar; ``classifier`` reads its sections.
-    ``images`` are in the order of their markers in the text.
+    ``media`` are in the order of their markers in the text.
     """
 
     text: str
     start: AnswerStart
     classifier: Automaton
-    images: tuple[Image, ...] = ()
+    media: tuple[Medium, ...] = ()
 
 
 def plain(text: str, language: Language, *, as_paddler: bool = False) -> Rendering:
@@ -54,7 +54,7 @@ def render(
     language: Language,
     *,
     as_paddler: bool = False,
-    sees_images: bool = False,
+    senses: Senses = NO_SENSES,
     has_form: bool = False,
 ) -> Rendering:
     """Through the model's template; with ``tool_choice`` none the prompt offers no tools.
@@ -63,22 +63,18 @@ def render(
     ``has_form``: the content is bound by a grammar.
 
     Raises:
-      Refusal: a field that makes no sense, images that cannot be shown, or what the template
+      Refusal: a field that makes no sense, media that cannot be shown, or what the template
         refused.
     """
     _check(conversation)
     if conversation.tool_choice == "none" and conversation.tools:
         conversation = attrs.evolve(conversation, tools=())
-    images: tuple[Image, ...] = ()
-    if has_images(conversation.messages):
-        if not sees_images:
-            check_images(conversation)  # Paddler reports a broken image first
-            raise Refusal(
-                "MultimodalNotSupported",
-                "the model was loaded without a multimodal projection: it cannot see images",
-            )
-        shown = show_images(conversation, fit=language.parameters.image_resize_to_fit)
-        conversation, images = shown.conversation, shown.images
+    media: tuple[Medium, ...] = ()
+    if has_media(conversation.messages):
+        check_senses(conversation, senses)
+        fit = language.parameters.image_resize_to_fit
+        shown = show_media(conversation, fit=fit, senses=senses)
+        conversation, media = shown.conversation, shown.media
     try:
         prepared = prepare_conversation(conversation, language.templates)
         text, start = rendered_prompt(conversation, prepared, language.markers)
@@ -88,7 +84,7 @@ def render(
         text,
         start,
         _classifier(conversation, start, as_paddler=as_paddler, has_form=has_form),
-        images_in(text, images) if images else (),
+        media_in(text, media) if media else (),
     )
 
 

@@ -8,7 +8,12 @@ import pytest
 
 from paddler_trio.errors import ChatTemplateError
 from paddler_trio.language.images import image_parts
-from paddler_trio.language.images.image_parts import images_in, readable, show_images, texts_between
+from paddler_trio.language.images.image_parts import (
+    media_in,
+    readable,
+    show_media,
+    texts_between,
+)
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,
@@ -55,12 +60,12 @@ def rendered(prompt: ConversationPrompt, template: str) -> str:
     ],
 )
 def test_an_image_stands_where_it_was_sent(template: str, texts: list[str]) -> None:
-    shown = show_images(
+    shown = show_media(
         conversation([words("a"), image(RED), words("b"), image(GREEN)], "c"), fit=64
     )
     text = rendered(shown.conversation, template)
     assert texts_between(text) == texts
-    red, green = images_in(text, shown.images)
+    red, green = media_in(text, shown.media)
     assert red.pixels != green.pixels
     assert readable(text) == "<__media__>".join(texts)
 
@@ -74,27 +79,27 @@ def test_an_image_stands_where_it_was_sent(template: str, texts: list[str]) -> N
     ],
 )
 def test_other_spellings_of_an_image(part: dict[str, object]) -> None:
-    assert len(show_images(conversation([part]), fit=64).images) == 1
+    assert len(show_media(conversation([part]), fit=64).media) == 1
 
 
 def test_no_message_brings_a_marker_along() -> None:
     forged = "\ufdd10\ufdd2"
     prompt = conversation([words(forged), image(RED), words(forged)])
-    shown = show_images(prompt, fit=64)
+    shown = show_media(prompt, fit=64)
     texts = texts_between(rendered(shown.conversation, WITH_PARTS))
     assert texts == ["<user>\ufffd0\ufffd", "\ufffd0\ufffd"]
 
 
 def test_the_conversation_of_the_client_is_not_changed() -> None:
     content: list[Any] = [image(RED)]
-    show_images(conversation(content), fit=64)
+    show_media(conversation(content), fit=64)
     assert content == [image(RED)]
 
 
 def test_a_template_that_leaves_an_image_out_is_to_blame() -> None:
-    shown = show_images(conversation([image(RED)], "later"), fit=64)
-    with pytest.raises(Refusal, match="leaves out 1 of 1 images") as refused:
-        images_in("later", shown.images)
+    shown = show_media(conversation([image(RED)], "later"), fit=64)
+    with pytest.raises(Refusal, match="leaves out 1 of 1 images and sounds") as refused:
+        media_in("later", shown.media)
     assert "ChatTemplateError" in refused.value.result
     with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.content: .* does not print it"):
         rendered(shown.conversation, LAST_WORD)
@@ -103,13 +108,13 @@ def test_a_template_that_leaves_an_image_out_is_to_blame() -> None:
 def test_the_part_that_cannot_be_shown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = conversation("a", [words("b"), image("http://a/b.png")])
     with pytest.raises(Refusal, match=r"messages\[1\]\.content\[1\]: remote images") as refused:
-        show_images(broken, fit=64)
+        show_media(broken, fit=64)
     assert "ImageDecodingFailed" in refused.value.result
     with pytest.raises(Refusal, match="expected an address"):
-        show_images(conversation([{"type": "image_url"}]), fit=64)
-    monkeypatch.setattr(image_parts, "MAX_IMAGES", 1)
-    with pytest.raises(Refusal, match="more than 1 images"):
-        show_images(conversation([image(RED), image(RED)]), fit=64)
-    monkeypatch.setattr(image_parts, "MAX_PIXEL_BYTES", 32)
-    with pytest.raises(Refusal, match="3072 bytes as pixels, the limit is 32"):
-        show_images(conversation([image(RED)]), fit=64)
+        show_media(conversation([{"type": "image_url"}]), fit=64)
+    monkeypatch.setattr(image_parts, "MAX_MEDIA", 1)
+    with pytest.raises(Refusal, match="more than 1 images and sounds"):
+        show_media(conversation([image(RED), image(RED)]), fit=64)
+    monkeypatch.setattr(image_parts, "MAX_MEDIA_BYTES", 32)
+    with pytest.raises(Refusal, match="3072 bytes as pixels and samples, the limit is 32"):
+        show_media(conversation([image(RED)]), fit=64)

@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 from paddler_trio.language.images import decoding as images
 from paddler_trio.language.images import svg
 from paddler_trio.language.images.decoding import FORMATS, ImageError, PixelBudget, read_image
-from paddler_trio.wire.engine.engine_pipe import Image
+from paddler_trio.wire.engine.media import Image
 from vision_models import data_uri, encoded, picture
 
 SVG = 'xmlns="http://www.w3.org/2000/svg"'

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.errors import ChatTemplateError
 from paddler_trio.language.templates.chat_messages import (
-    has_images,
+    has_media,
     read_documents,
     read_messages,
     read_tools,
@@ -137,10 +137,11 @@ def test_texts_in_parts_have_one_type() -> None:
     assert all(part["type"] == "text" for part in message["content"])  # type: ignore[attr-defined]
 
 
-def test_images_are_seen() -> None:
+def test_images_are_seen_and_sounds_heard() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
-    assert has_images([USER, {"role": "user", "content": [image]}])
-    assert not has_images([USER, {"role": "user", "content": [{"type": "text", "text": "x"}]}])
+    assert has_media([USER, {"role": "user", "content": [image]}])
+    assert has_media([{"role": "user", "content": [{"type": "input_audio"}]}])
+    assert not has_media([USER, {"role": "user", "content": [{"type": "text", "text": "x"}]}])
 
 
 json_values: st.SearchStrategy[Any] = st.recursive(

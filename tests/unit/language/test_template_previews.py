@@ -16,6 +16,7 @@ from paddler_trio.processes.preparation.jobs import prepare
 from paddler_trio.processes.preparation.preparation_messages import Answered, Job
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.engine.media import NO_SENSES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.request_frame import read_head
@@ -41,7 +42,7 @@ def preview(
     question = PreviewTemplate(
         messages=messages or (HELLO,), tools=(TOOL,), chat_template=chat_template
     )
-    return previewed(question, language, sees_images=False)
+    return previewed(question, language, senses=NO_SENSES)
 
 
 def test_another_template_takes_the_place_of_the_models(language: Language) -> None:

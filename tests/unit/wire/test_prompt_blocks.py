@@ -92,9 +92,10 @@ def test_sampling_changes_nothing() -> None:
     assert blocks(one).hashes == blocks(other).hashes
 
 
-def test_an_image_is_its_content() -> None:
+@pytest.mark.parametrize("kind", ["image/png", "audio"])
+def test_an_image_or_a_sound_is_its_content(kind: str) -> None:
     def seen(fill: int, then: str) -> PromptBlocks:
-        url = "data:image/png;base64," + base64.b64encode(bytes([fill]) * 300_000).decode()
+        url = f"data:{kind};base64," + base64.b64encode(bytes([fill]) * 300_000).decode()
         image = {"type": "image_url", "image_url": {"url": url}}
         words = {"type": "text", "text": then}
         return chat(SYSTEM, {"role": "user", "content": [image, words]})

@@ -231,6 +231,9 @@ def from_result(result: RawResult) -> ApiError | None:
     if tag == "ChatTemplateError":
         param = _field_at_fault(text) or param
     if tag == "MultimodalNotSupported":
+        part = _field_at_fault(text)
+        if part is not None:
+            return ApiError(meaning.status, text, param=part, code="unsupported_parameter")
         text = f"image input is not supported: {text}"
     if tag == "SamplerError" and text.startswith(_PROMPT_ERRORS):
         return invalid(text, "prompt")

@@ -66,6 +66,9 @@ ANTHROPIC: Final = Dialect(
 OLLAMA: Final = Dialect(ollama_envelope, above="/api")
 OLLAMA_PORT: Final = (ANTHROPIC, Dialect(above="/v1"), Dialect(ollama_envelope))
 """Of a port where everything is Ollama's that is not above ``/v1``."""
+_TRANSCRIPTIONS = (
+    "sounds are heard in conversations: send them as input_audio to /v1/chat/completions"
+)
 _UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
     ("POST", "/slots/{slot...}"): (
@@ -76,8 +79,8 @@ _UNSUPPORTED = {
         "adapters are not chosen by a request; the operator sets them for the whole fleet"
     ),
     ("GET", "/metrics"): "metrics are on the management port of the balancer, /metrics",
-    ("POST", "/v1/audio/transcriptions"): "the model hears nothing",
-    ("POST", "/audio/transcriptions"): "the model hears nothing",
+    ("POST", "/v1/audio/transcriptions"): _TRANSCRIPTIONS,
+    ("POST", "/audio/transcriptions"): _TRANSCRIPTIONS,
     ("POST", "/v1/chat/completions/control"): (
         "a running answer is not steered; bound its reasoning with reasoning_budget_tokens, or "
         "close the connection"

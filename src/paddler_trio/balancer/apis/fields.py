@@ -227,10 +227,30 @@ def attachment(kind: str, *members: str, name: str = "filename") -> Record:
 
 
 def sound() -> Record:
-    """Return a part that holds sound. An answer to a question that was not heard would be wrong."""
-    why = "no sound is heard here, only images are seen; write down what is said"
-    member = Field("input_audio", Anything(), why, is_required=True, support=FieldSupport.REFUSED)
-    return record("input_audio part", tag("input_audio"), member)
+    """Return a part that holds sound, in OpenAI's form or llama-server's."""
+    heard = record(
+        "sound",
+        Field("data", Text(least_chars=1), "The sound: base64, or a data URI."),
+        Field(
+            "url", Text(least_chars=1), "Instead: an address on a host that --image-host allows."
+        ),
+        accepted("format", Text(256), "The content says what it is."),
+    )
+    return record(
+        "input_audio part",
+        tag("input_audio", "A part that is a sound, for a model that hears."),
+        required("input_audio", heard, "The sound."),
+    )
+
+
+def address_of_sound(part: object) -> str:
+    """Return the address in a part with sound (:func:`sound`), or a data URI of what it has."""
+    match part:
+        case {"input_audio": {"url": str(url)}}:
+            return url
+        case {"input_audio": {"data": str(data)}}:
+            return data if data.startswith("data:") else f"data:audio;base64,{data}"
+    return "data:,"
 
 
 def unread(part: Mapping[str, object], name: str = "filename") -> str:

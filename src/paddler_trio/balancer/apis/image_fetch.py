@@ -1,6 +1,6 @@
-"""Images that messages only point at: fetched from hosts the operator allows, else refused.
+"""Images and sounds that messages only point at: fetched from allowed hosts, else refused.
 
-Agents take images as data URIs. What is fetched is bounded in bytes and time, follows no redirect
+Agents take them as data URIs. What is fetched is bounded in bytes and time, follows no redirect
 (the next host is not on the list) and goes through no proxy of the environment. It is taken as it
 is: a response that is compressed, perhaps several times, could become any number of bytes of it.
 """
@@ -28,19 +28,19 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 bound_parsing()
 
-_HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
+_HEADERS = {"accept": "image/*, audio/*", "accept-encoding": "identity"}
 
 
 async def fetch_images(
     works: Sequence[Generate], settings: ApiSettings, room: Reservation, exchange: Exchange
 ) -> Sequence[Generate]:
-    """Return the same works with every image as a data URI; the messages of all are the same.
+    """Return the same works with every medium as a data URI; the messages of all are the same.
 
     Args:
       exchange: its body was read: nothing is fetched for a client that left.
 
     Errors:
-      ApiError: 400 for an image that cannot be had, or too many of them; 413 for more of them
+      ApiError: 400 for one that cannot be had, or too many of them; 413 for more of them
         than an agent is sent at once.
       HttpProblem: 503, there is no room for one.
       ClientGoneError: the client left first.
@@ -51,7 +51,7 @@ async def fetch_images(
     places = _images(prompt.messages)
     if len(places) > settings.limits.max_images:
         raise invalid(
-            f"messages show {len(places)} images, the limit max_images is "
+            f"messages show {len(places)} images and sounds, the limit max_images is "
             f"{settings.limits.max_images}",
             "messages",
         )
@@ -71,14 +71,15 @@ async def _fetch_all(
         if fetched_bytes > MAX_WORK_BYTES:
             raise ApiError(
                 413,
-                f"{place}: the images so far take {fetched_bytes} bytes as data URIs, at most "
+                f"{place}: what was fetched takes {fetched_bytes} bytes as data URIs, at most "
                 f"{MAX_WORK_BYTES} are sent to an agent: show fewer, or smaller ones",
                 param=place,
             )
 
 
 def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json, str]]:
-    """Return every image with its path and its URL; they are our own copies and may be changed."""
+    """Return every image and sound with its path and its URL; they are our own copies and may be
+    changed."""
     found: list[tuple[str, Json, str]] = []
     for index, message in enumerate(messages):
         content = message.get("content")
@@ -89,6 +90,9 @@ def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json, s
                 case {"image_url": {"url": str(url)} as image}:
                     place = f"messages[{index}].content[{number}].image_url.url"
                     found.append((place, image, url))
+                case {"input_audio": {"url": str(url)} as sound}:
+                    place = f"messages[{index}].content[{number}].input_audio.url"
+                    found.append((place, sound, url))
     return found
 
 
@@ -104,12 +108,13 @@ async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservatio
                 if answer.status_code != 200:
                     raise invalid(f"{place}: the host answered {answer.status_code}", place)
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-                if not kind.startswith("image/"):
-                    raise invalid(f"{place}: the host sent {kind or 'no type'}, no image", place)
+                wanted = "audio" if place.endswith(".input_audio.url") else "image"
+                if not kind.startswith(f"{wanted}/"):
+                    raise invalid(f"{place}: the host sent {kind or 'no type'}, no {wanted}", place)
                 coding = answer.headers.get("content-encoding", "identity").strip().lower()
                 if coding != "identity":
                     raise invalid(
-                        f"{place}: the host sent it compressed ({coding[:40]}), images are taken "
+                        f"{place}: the host sent it compressed ({coding[:40]}), it is taken "
                         "without",
                         place,
                     )
@@ -119,7 +124,7 @@ async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservatio
                     data += piece
                     if len(data) > limits.max_image_bytes:
                         raise invalid(
-                            f"{place}: the image is over the limit max_image_bytes of "
+                            f"{place}: it is over the limit max_image_bytes of "
                             f"{limits.max_image_bytes}",
                             place,
                         )
@@ -142,13 +147,13 @@ def _must_be_allowed(url: str, place: str, settings: ApiSettings) -> None:
         raise invalid(f"{place} is no address: {error}", place) from error
     if parts.scheme not in {"http", "https"}:
         raise invalid(
-            f"{place} has the scheme {parts.scheme[:20]!r}; send images as data: URIs", place
+            f"{place} has the scheme {parts.scheme[:20]!r}; send it as a data: URI", place
         )
     names = {host, f"{host}:{port}"} if port is not None else {host}
     if not names & settings.image_hosts:
         raise ApiError(
             400,
-            f"{place} is on {host[:200]!r}, from which no images are fetched; send a data: URI, "
+            f"{place} is on {host[:200]!r}, from which nothing is fetched; send a data: URI, "
             "or have the operator allow it with --image-host",
             param=place,
             code="image_host_not_allowed",

@@ -311,7 +311,7 @@ def _usage(ending: Ending, counts: Mapping[TokenClass, int]) -> dict[str, object
         "prompt_tokens": ending.num_prompt_tokens,
         "cached_prompt_tokens": ending.num_cached_tokens,
         "input_image_tokens": ending.num_image_tokens,
-        "input_audio_tokens": 0,
+        "input_audio_tokens": ending.num_audio_tokens,
         **{f"{kind.value}_tokens": counts.get(kind, 0) for kind in TokenClass},
     }
 

@@ -22,7 +22,7 @@ from PIL import ImageOps, UnidentifiedImageError
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.language.images.svg import SvgError, is_svg, render_svg
-from paddler_trio.wire.engine.engine_pipe import Image
+from paddler_trio.wire.engine.media import Image
 
 MAX_FILE_BYTES = 20_971_520
 MAX_PIXELS = 50_000_000

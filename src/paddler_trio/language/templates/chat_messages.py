@@ -24,6 +24,7 @@ _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content", "reasoning")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 IMAGE_PARTS = frozenset({"image_url", "image"})
+SOUND_PARTS = frozenset({"input_audio"})
 
 Message = dict[str, object]
 
@@ -56,10 +57,10 @@ def read_documents(values: object) -> list[Message]:
     return [_object(each, f"documents[{index}]") for index, each in enumerate(documents)]
 
 
-def has_images(messages: Sequence[Mapping[str, object]]) -> bool:
-    """Return whether any message shows an image."""
+def has_media(messages: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether any message shows an image, or plays a sound."""
     return any(
-        isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS
+        isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS | SOUND_PARTS
         for message in messages
         if isinstance(content := message.get("content"), list | tuple)
         for part in content

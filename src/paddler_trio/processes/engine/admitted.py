@@ -27,7 +27,8 @@ class Admitted:
     start: StartSequence
     sampler: Sampler
     embeddings: Embeddings = attrs.field(factory=dict)
-    """The embeddings of the images in its prompt, each of which has its tokens there."""
+    """The embeddings of the media in its prompt, each of which has its tokens there."""
+    num_audio_tokens: int = 0
 
 
 def admit(
@@ -75,7 +76,13 @@ def admit(
     except GrammarRejectedError as error:
         sampler.close()
         return Ending(start.key, "grammar_rejected", len(words), 0, str(error))
-    return Admitted(start, sampler, embeddings)
+    return Admitted(start, sampler, embeddings, _num_heard(start.tokens, embeddings))
+
+
+def _num_heard(tokens: Sequence[int], embeddings: Embeddings) -> int:
+    """Return how many of the tokens of a prompt are of sounds."""
+    sounds = {number for number, rows in embeddings.items() if rows.is_sound}
+    return sum(is_image(t) and image_of(t) in sounds for t in tokens) if sounds else 0
 
 
 def _extremes(*parts: Sequence[int]) -> list[int]:

@@ -124,5 +124,6 @@ def _of_image(llama: Llama, chunk: ScheduledChunk, content: Content) -> Call:
         positions=places,
         stream=sequence.stream,
         logits=chunk.wants_logits,
+        attends_ahead=seen.attends_ahead,
     )
     return Call(compute, [(chunk, chunk.count - 1)] if chunk.wants_logits else [])

@@ -107,6 +107,7 @@ class _Request:
     drafting: Drafting
     isolated_until: int = 0
     """Up to this length it is computed by itself; tokens."""
+    num_audio_tokens: int = 0
     placed_s: float | None = None
     first_sampled_s: float | None = None
     next_progress_s: float = 0.0
@@ -248,7 +249,7 @@ class DecodeLoop:
 
     def _apply(self, command: Command) -> None:
         match command:
-            case Admitted(start, sampler, embeddings):
+            case Admitted(start, sampler, embeddings, num_audio_tokens):
                 adapters = tuple((each.place, each.scale) for each in start.adapters)
                 sequence = Sequence(
                     start.key,
@@ -265,6 +266,7 @@ class DecodeLoop:
                     Content.of(start.tokens, embeddings),
                     Drafting(0 if start.isolated else self.max_drafts),
                     sequence.num_tokens + ISOLATED_TOKENS if start.isolated else 0,
+                    num_audio_tokens,
                 )
                 self.streams.enqueue(sequence)
             case Ending():
@@ -649,8 +651,9 @@ class DecodeLoop:
                 predicted_ms=1000 * (now_s - first_s),
                 num_drafted=request.drafting.num_drafted,
                 num_accepted=request.drafting.num_accepted,
-                num_image_tokens=len(tokens) - words,
+                num_image_tokens=len(tokens) - words - request.num_audio_tokens,
                 num_preemptions=request.sequence.num_preemptions,
+                num_audio_tokens=request.num_audio_tokens,
             )
         )
 

@@ -72,6 +72,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
     StopSequence,
 )
+from paddler_trio.wire.engine.media import NO_SENSES
 from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
@@ -80,7 +81,7 @@ _PROGRESS_INTERVAL_S = 10.0
 still."""
 _LONG_ADMISSION_S = 0.05
 """Samplers with many sequence breakers look at each text of the vocabulary for each of them."""
-_CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
+_CANNOT_SEE = "the model was loaded without a multimodal projection: it neither sees nor hears"
 
 
 _LOADED: Final[list[Llama]] = []
@@ -267,7 +268,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
             shape.n_vocab,
             embedding=None if loaded.embedding is None else loaded.embedding.shape,
             embedding_problem=loaded.embedding_problem,
-            sees_images=vision is not None,
+            senses=NO_SENSES if vision is None else vision.projector.senses(shape.cells),
             projection_problem=loaded.projection_problem,
             memory=loaded.memory,
         )
@@ -339,7 +340,7 @@ def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | N
 
 
 def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, str]:
-    """Return what sees images, if that is wanted and can be; else None and why not."""
+    """Return what sees or hears, if that is wanted and can be; else None and why not."""
     if load.projection_path is None:
         return None, ""
     try:
@@ -439,9 +440,9 @@ def _read_requests(
                     if loop is None:
                         ending = Ending(key, "refused", len(tokens), 0, ENCODER_ONLY)
                         pipe.send(Step([], [ending]))
-                    elif frame.images and vision is None:
+                    elif frame.media and vision is None:
                         loop.commands.put(Ending(key, "cannot_see", 0, 0, _CANNOT_SEE))
-                    elif frame.images and vision is not None:
+                    elif frame.media and vision is not None:
                         vision.take(frame)
                     else:
                         doing.begin(key)

@@ -78,7 +78,7 @@ def _generation(job: Job, language: Language) -> Prepared:
         seed=seed,
         sampled=sampled,
         isolated=bool(job.frame.isolated),
-        sees_images=job.ready.sees_images,
+        senses=job.ready.senses,
         slot_cells=job.ready.cells,
     )
     start = prompted.start

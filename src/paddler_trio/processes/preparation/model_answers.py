@@ -11,8 +11,10 @@ from paddler_trio.errors import PaddlerError
 from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.images.image_parts import readable
 from paddler_trio.language.model_language import Language
-from paddler_trio.language.prompting import rendering_of, tokens_of
+from paddler_trio.language.prompt_tokens import tokens_of
+from paddler_trio.language.prompting import rendering_of
 from paddler_trio.language.refusal import Refusal
+from paddler_trio.language.sounds.sounds import CAN_DECODE
 from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.processes.preparation.template_preview import previewed
@@ -58,7 +60,7 @@ def answer_to(question: Question, language: Language, ready: Ready) -> dict[str,
             case RenderPrompt(prompt=prompt):
                 return _render(prompt, language, ready)
             case PreviewTemplate():
-                return previewed(question, language, sees_images=ready.sees_images)
+                return previewed(question, language, senses=ready.senses)
             case DescribeModel():
                 return _describe(language, ready)
     except TokenizationError as error:
@@ -80,7 +82,7 @@ def _tokenize(question: Tokenize, vocabulary: Vocabulary) -> dict[str, object]:
 
 
 def _render(prompt: Prompt, language: Language, ready: Ready) -> dict[str, object]:
-    rendering = rendering_of(prompt, language, sees_images=ready.sees_images)
+    rendering = rendering_of(prompt, language, senses=ready.senses)
     tokens = tokens_of(prompt, rendering, language, slot_cells=ready.cells)
     if isinstance(prompt, TokenPrompt | InfillPrompt):
         return {"prompt": _text_of(tokens, language.vocabulary), "num_tokens": len(tokens)}
@@ -122,7 +124,8 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
         "metadata": dict(islice(_short_texts(vocabulary.metadata), MAX_METADATA)),
         "can_embed": embedding is not None and embedding.pooling != "Rank",
         "can_rank": embedding is not None and embedding.pooling == "Rank",
-        "can_see": ready.sees_images,
+        "can_see": ready.senses.sees_images,
+        "can_hear": CAN_DECODE and ready.senses.sound_rate > 0,
         "has_thinking": format_of(template, language.markers).reasons,
         "has_tools": capabilities.tools,
         "chat_template_caps": {

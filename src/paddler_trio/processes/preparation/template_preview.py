@@ -7,16 +7,18 @@ import attrs
 from paddler_trio.errors import ChatTemplateError
 from paddler_trio.language.images.image_parts import readable
 from paddler_trio.language.model_language import Language
-from paddler_trio.language.prompting import rendering_of, tokens_of
+from paddler_trio.language.prompt_tokens import tokens_of
+from paddler_trio.language.prompting import rendering_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.conversation import ModelTemplate
 from paddler_trio.language.templates.token_escaping import unescaped
+from paddler_trio.wire.engine.media import Senses
 from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 
 def previewed(
-    question: PreviewTemplate, language: Language, *, sees_images: bool
+    question: PreviewTemplate, language: Language, *, senses: Senses
 ) -> dict[str, object]:
     """Return the answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for
     what is not the template's doing."""
@@ -26,7 +28,7 @@ def previewed(
     try:
         if question.chat_template is not None:
             language = _with_template(language, question.chat_template)
-        rendering = rendering_of(conversation, language, sees_images=sees_images)
+        rendering = rendering_of(conversation, language, senses=senses)
     except ChatTemplateError as error:
         return _problem(error)
     except Refusal as refusal:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.media import NO_SENSES, Medium, Senses
 from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
@@ -95,17 +96,6 @@ class ReasoningBudget:
 PROBE_KEY = 0
 """The key of what an engine computes before it serves; its counters leave it out. Requests have
 others."""
-IMAGE_TOKEN = -1
-"""Stands among the tokens of a prompt where an image is shown."""
-
-
-@attrs.frozen
-class Image:
-    """``pixels``: RGB of 8 bits each, row by row from the top; ``width * height * 3`` bytes."""
-
-    width: int
-    height: int
-    pixels: bytes = attrs.field(repr=_size)
 
 
 @attrs.frozen
@@ -120,7 +110,7 @@ class AdapterScale:
 class StartSequence:
     """Continue these tokens. ``key`` is never used twice on one pipe.
 
-    ``images`` are shown where :data:`IMAGE_TOKEN` stands, in that order.
+    ``media`` are shown, or heard, where ``MEDIA_TOKEN`` stands, in that order.
 
     ``sampled`` are tokens that another engine sampled already: they are computed like the prompt,
     accepted by grammar and penalties like any sampled token, and count towards ``max_tokens``.
@@ -142,7 +132,7 @@ class StartSequence:
     logprobs: int = -1
     reuse_prefix: bool = True
     salt: str = ""
-    images: list[Image] = attrs.field(factory=list, repr=_size)
+    media: list[Medium] = attrs.field(factory=list, repr=_size)
     isolated: bool = False
     hides_controls: bool = False
     adapters: list[AdapterScale] = attrs.field(factory=list)
@@ -226,7 +216,7 @@ class Ready:
     """Loaded and warmed up. ``cells`` is the KV space of one slot, in tokens.
 
     An encoder cannot generate and has no cells. ``embedding`` is None if it was not asked for, or
-    with an ``embedding_problem`` if this model cannot do it; ``sees_images`` is False without a
+    with an ``embedding_problem`` if this model cannot do it; ``senses`` has none without a
     projection, or with a ``projection_problem`` if it cannot be used. ``memory`` is None where
     this build of llama.cpp does not count its buffers.
     """
@@ -238,7 +228,7 @@ class Ready:
     can_generate: bool = True
     embedding: EmbeddingShape | None = None
     embedding_problem: str = ""
-    sees_images: bool = False
+    senses: Senses = NO_SENSES
     projection_problem: str = ""
     memory: MemoryUse | None = None
 
@@ -251,8 +241,9 @@ class Ending:
     context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
     ``grammar_rejected``, ``image_failed`` (cannot be encoded), ``image_too_large`` (one has
     ``num_image_tokens``, more than ``n_batch``), ``cannot_see`` (no projection) or ``failed``.
-    ``detail`` is a sentence for all from ``refused`` on. Tokens of images are counted apart from
-    those of the prompt. Times are measured from the moment a stream was found for it.
+    ``detail`` is a sentence for all from ``refused`` on. Tokens of images and of sounds are
+    counted apart from those of the prompt. Times are measured from the moment a stream was found
+    for it.
     """
 
     key: int
@@ -267,6 +258,7 @@ class Ending:
     num_image_tokens: int = 0
     n_batch: int = 0
     num_preemptions: int = 0
+    num_audio_tokens: int = 0
 
 
 @attrs.frozen

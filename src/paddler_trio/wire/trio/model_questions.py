@@ -61,9 +61,9 @@ class PreviewTemplate:
 class DescribeModel:
     """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
     "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "metadata",
-    "can_embed", "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of
-    one slot, ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts;
-    ``metadata`` the short ones that the file says of itself."""
+    "can_embed", "can_rank", "can_see", "can_hear", "has_thinking", "has_tools"}``: ``n_ctx`` is the
+    space of one slot, ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others
+    texts; ``metadata`` the short ones that the file says of itself."""
 
 
 Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | PreviewTemplate | DescribeModel

@@ -229,10 +229,10 @@ def test_images_and_reasoning_pass_in_one_spelling() -> None:
             [
                 {
                     "role": "user",
-                    "content": [{"type": "input_audio", "input_audio": {"data": "UklG"}}],
+                    "content": [{"type": "input_audio", "input_audio": {"data": 5}}],
                 }
             ],
-            "messages[0].content[0].input_audio",
+            "messages[0].content[0].input_audio.data",
         ),
         (
             [{"role": "user", "content": [{"type": "input_audio"}]}],

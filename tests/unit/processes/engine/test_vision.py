@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
+from typing import NoReturn
 
 import attrs
 import numpy as np
 import pytest
 
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.llama.projector import Patch, Projector
+from paddler_trio.processes.engine.llama.projector import NotEncodableError, Patch, Projector
 from paddler_trio.processes.engine.llama.vision import Embeddings, Encoded, ImageCache, Rows, Vision
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.scheduler.batching.image_tokens import is_image
-from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
+from paddler_trio.wire.engine.engine_pipe import Ending, StartSequence
+from paddler_trio.wire.engine.media import MEDIA_TOKEN, Image, Senses
 from samplings import GREEDY
 from vision_models import picture, write_projector
 
@@ -91,19 +94,35 @@ def image(red: int) -> Image:
 
 
 def asking(key: int, *reds: int) -> StartSequence:
-    tokens = [5] + [IMAGE_TOKEN, 6] * len(reds)
-    return StartSequence(key, tokens, [], 8, GREEDY, None, images=[image(red) for red in reds])
+    tokens = [5] + [MEDIA_TOKEN, 6] * len(reds)
+    return StartSequence(key, tokens, [], 8, GREEDY, None, media=[image(red) for red in reds])
 
 
 def test_an_image_becomes_tokens_that_have_embeddings(bench: Bench) -> None:
     found = bench.see(asking(1, 10, 200))
     assert isinstance(found, Complete)
     tokens = found.start.tokens
-    assert not found.start.images
+    assert not found.start.media
     assert len(tokens) == 3 + 2 * 36
     assert (tokens[0], tokens[37], tokens[-1]) == (5, 6, 6)
     assert sum(map(is_image, tokens)) == 72
     assert [rows.embeddings.shape for rows in found.embeddings.values()] == [(36, 256)] * 2
+
+
+def test_who_cannot_hear_silence_is_deaf_and_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    llama = Llama.load(str(BUNDLED_MODEL), n_gpu_layers=0, progress=lambda _: None)
+    path = write_projector(tmp_path / "both.gguf", hears="gemma4ua")
+    projector = Projector.load(str(path), llama, threads=1, use_gpu=False)
+    assert projector.senses(50) == Senses(True, 16_000, sound_s=2)
+
+    def fail(_: object) -> NoReturn:
+        raise NotEncodableError("code 2")
+
+    monkeypatch.setattr(projector, "lay_out", fail)
+    assert projector.senses(50) == Senses(sees_images=True)
+    assert "3\tthe model does not hear: code 2\n" in capfd.readouterr().err
 
 
 def test_what_was_seen_before_is_not_encoded_again(bench: Bench) -> None:
@@ -174,7 +193,7 @@ def test_who_stops_is_told_at_once_and_encodes_no_more(bench: Bench) -> None:
 
 def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
     cache = ImageCache(100)
-    images = {name: Encoded([], {1: Rows(np.zeros(10, np.float32), None)}) for name in "abc"}
+    images = {name: Encoded([], {1: Rows(np.zeros(10, np.float32))}) for name in "abc"}
     cache.keep(b"a", images["a"])
     cache.keep(b"b", images["b"])
     assert cache.find(b"a") is images["a"]

@@ -312,7 +312,7 @@ def completion_tokens(ending: Ended) -> int:
 
 
 def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
-    """Count the tokens of an image as part of the prompt, as all these APIs do."""
+    """Count the tokens of an image or a sound as part of the prompt, as all these APIs do."""
     seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
     return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
 

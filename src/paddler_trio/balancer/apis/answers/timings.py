@@ -22,13 +22,14 @@ def usage_of(endings: Sequence[Ended], *, prompts: int = 1) -> Json:
     firsts = endings[::per_prompt]
     prompt_tokens = sum(ending.usage["prompt_tokens"] for ending in firsts)
     cached = sum(ending.usage.get("cached_prompt_tokens", 0) for ending in firsts)
+    heard = sum(ending.usage.get("input_audio_tokens", 0) for ending in firsts)
     reasoning = sum(ending.usage.get("reasoning_tokens", 0) for ending in endings)
     written = sum(completion_tokens(ending) for ending in endings)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": written,
         "total_tokens": prompt_tokens + written,
-        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": heard},
         "completion_tokens_details": {
             "reasoning_tokens": reasoning,
             "audio_tokens": 0,

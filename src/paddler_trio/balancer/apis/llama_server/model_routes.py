@@ -48,6 +48,7 @@ PIECES_AT_ONCE = 2_048
 MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
 
+_SENSES = {"image": "can_see", "audio": "can_hear"}
 _META = {
     "vocab_type": "vocab_type",
     "n_vocab": "n_vocab",
@@ -112,7 +113,10 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
         "status": {"value": value, **({"failed": True} if has_failed else {})},
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
         "architecture": {
-            "input_modalities": ["text", "image"] if stats.get("can_see") else ["text"],
+            "input_modalities": [
+                "text",
+                *(name for name, own in _SENSES.items() if stats.get(own)),
+            ],
             "output_modalities": ["text"],
         },
     }
@@ -121,7 +125,10 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
 def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
     """Return a model as Ollama lists it, which llama-server adds: clients look there for
     capabilities."""
-    capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
+    capabilities = [
+        "completion",
+        *(["multimodal"] if any(map(stats.get, _SENSES.values())) else []),
+    ]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
     return {
@@ -297,7 +304,11 @@ async def props(backend: Backend, exchange: ApiExchange) -> None:
             "total_slots": sum(max(0, agent.status.slots_total) for agent in backend.agents),
             "model_alias": None if not served.is_served else served.id,
             "model_path": "" if not served.is_served else next(iter(served.aliases), served.id),
-            "modalities": {"vision": stats.get("can_see") is True, "video": False, "audio": False},
+            "modalities": {
+                "vision": stats.get("can_see") is True,
+                "video": False,
+                "audio": stats.get("can_hear") is True,
+            },
             "endpoint_slots": True,
             "endpoint_props": False,
             "endpoint_metrics": False,

@@ -198,7 +198,12 @@ class OllamaModel:
     def capabilities(self) -> list[str]:
         if not self.served.generates_tokens:
             return ["embedding"]
-        more = {"vision": "can_see", "tools": "has_tools", "thinking": "has_thinking"}
+        more = {
+            "vision": "can_see",
+            "audio": "can_hear",
+            "tools": "has_tools",
+            "thinking": "has_thinking",
+        }
         return ["completion", *(name for name, own in more.items() if self.stats.get(own) is True)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from paddler_trio.balancer.apis import free_form
 from paddler_trio.balancer.apis.api_errors import invalid
-from paddler_trio.balancer.apis.fields import list_in, object_in, unread
+from paddler_trio.balancer.apis.fields import address_of_sound, list_in, object_in, unread
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.message_fields import RESPONSES_TEXTS
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, template_effort
@@ -80,6 +80,8 @@ def _part(part: object) -> Json:
         adapted["type"] = "text"
     if adapted["type"] in ("file", "video_url"):
         return {"type": "text", "text": unread(adapted)}
+    if adapted["type"] == "input_audio":
+        return {"type": "input_audio", "input_audio": {"url": address_of_sound(adapted)}}
     image = adapted.get("image_url")
     if isinstance(image, str):
         adapted["image_url"] = {"url": image}

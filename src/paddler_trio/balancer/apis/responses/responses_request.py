@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
-from paddler_trio.balancer.apis.fields import list_in, object_in, text_in, unread
+from paddler_trio.balancer.apis.fields import address_of_sound, list_in, object_in, text_in, unread
 from paddler_trio.balancer.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
@@ -113,6 +113,9 @@ def _content(value: object) -> object:
     for part in value:
         if part["type"] == "input_image":
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        elif part["type"] == "input_audio":
+            address = address_of_sound(part)
+            parts.append({"type": "input_audio", "input_audio": {"url": address}})
         elif part["type"] == "input_file":
             parts.append({"type": "text", "text": unread(part)})
         else:

@@ -72,7 +72,6 @@ class Llama:
         self._ends: dict[int, bool] = {}
         self._views: dict[tuple[int, int], np.ndarray] = {}
         self._is_unified = False
-        self._attends_ahead = False
         self._reserves = False
         """The next pass reserves its graphs anew, of which llama.cpp logs the sizes."""
         self._abort = (ctypes.c_char * 2)()
@@ -218,7 +217,6 @@ class Llama:
             raise EngineError(ENCODER_ONLY, permanent=True)
         shape = shape_of(self._model, self._context, settings, whole_images=whole_images)
         self._is_unified = shape.is_unified
-        self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape
 
@@ -277,20 +275,27 @@ class Llama:
         lib.llama_set_n_threads(self._context, threads, threads)
 
     def decode_embeddings(
-        self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
+        self,
+        rows: np.ndarray,
+        *,
+        positions: np.ndarray,
+        stream: int,
+        logits: bool,
+        attends_ahead: bool,
     ) -> int:
-        """Compute embeddings of an image as tokens of one stream.
+        """Compute embeddings of an image or a sound as tokens of one stream.
 
         Args:
           rows: float32 of shape (count, n_embd_inp), at most ``n_batch`` of them.
           positions: int32 of shape (1, count), or (4, count) with M-RoPE.
           logits: whether those of the last one are asked for.
+          attends_ahead: each of them looks at all of them; the context was made for it.
 
         Returns:
           As :meth:`decode`.
         """
         batch = EmbeddingBatch(rows, positions=positions, stream=stream, logits=logits)
-        if not self._attends_ahead:
+        if not attends_ahead:
             return self._decode(batch)
         lib.llama_set_causal_attn(self._context, False)
         try:

@@ -1,7 +1,8 @@
-"""llama.cpp's libmtmd behind a small typed surface: pixels in, embeddings out.
+"""llama.cpp's libmtmd behind a small typed surface: pixels or samples in, embeddings out.
 
-A projection file belongs to one model. An image becomes pieces: tokens of the vocabulary that the
-model expects around it, and embeddings; models that cut large images have several of each.
+A projection file belongs to one model. An image or a sound becomes pieces: tokens of the vocabulary
+that the model expects around it, and embeddings; models that cut large images, or hear so many
+seconds at a time, have several of each.
 """
 
 from __future__ import annotations
@@ -11,28 +12,33 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.gguf_header import header_of
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.system.llama_library import lib, mtmd
-from paddler_trio.wire.engine.engine_pipe import Image
+from paddler_trio.wire.engine.media import Image, Medium, Senses, Sound
 
 _WARNING_LEVEL, _ERROR_LEVEL = 3, 4
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
+_FRAMES = 3000
+"""Of what Whisper's encoder hears at a time: half a minute."""
+LEAST_SAMPLES = 2
+"""Of fewer llama.cpp aborts the process."""
 
 
-class ImageNotEncodableError(Exception):
-    """llama.cpp could not encode this image; the text names the step that failed."""
+class NotEncodableError(Exception):
+    """llama.cpp could not encode this image or sound; the text names the step that failed."""
 
 
 @attrs.frozen
 class Words:
-    """Tokens of the vocabulary that stand beside an image."""
+    """Tokens of the vocabulary that stand beside an image or a sound."""
 
     tokens: tuple[int, ...]
 
@@ -43,12 +49,14 @@ class Patch:
 
     ``places``: for a model that numbers an image in two dimensions, where each of them is relative
     to the first: int32 of shape (4, count). ``advance``: positions that all of them take.
+    ``attends_ahead``: the model looks at all of them at once.
     """
 
     chunk: object
     count: int
     advance: int
     places: np.ndarray | None = None
+    attends_ahead: bool = False
 
 
 Piece: TypeAlias = Words | Patch
@@ -57,7 +65,7 @@ Piece: TypeAlias = Words | Patch
 class Projector:
     """One projection beside its model. Not safe for use by several threads."""
 
-    def __init__(self, context: object, llama: Llama) -> None:
+    def __init__(self, context: object, llama: Llama, *, aborts_on_sounds: bool = False) -> None:
         self._context = context
         self._n_vocab = llama.n_vocab
         self._width = llama.n_embd_inp
@@ -65,10 +73,31 @@ class Projector:
         """The model looks at all of an image at once."""
         self.has_places = bool(mtmd.mtmd_decode_use_mrope(context))
         """The model numbers an image in two dimensions (M-RoPE)."""
+        self._sound_rate = 0 if aborts_on_sounds else mtmd.mtmd_get_audio_sample_rate(context)
+
+    def senses(self, cells: int) -> Senses:
+        """Return the senses it gives a model whose slots have so many cells. Lays out a minute of
+        silence, to see how many tokens come of a second; deaf is who cannot do that."""
+        sees = bool(mtmd.mtmd_support_vision(self._context))
+        rate = self._sound_rate
+        if rate <= 0:
+            return Senses(sees)
+        try:
+            half, whole = (self._count(Sound(bytes(4 * rate * seconds))) for seconds in (30, 60))
+        except NotEncodableError as error:
+            os.write(
+                2, b"%d\tthe model does not hear: %s\n" % (_WARNING_LEVEL, str(error).encode())
+            )
+            return Senses(sees)
+        return Senses(sees, rate, 30 * cells / max(1, whole - half))
+
+    def _count(self, medium: Medium) -> int:
+        with self.lay_out(medium) as pieces:
+            return sum(piece.count for piece in pieces if isinstance(piece, Patch))
 
     @property
     def whole_images(self) -> bool:
-        """Return whether an image must be computed in one go."""
+        """Return whether an image or a sound must be computed in one go."""
         return self.attends_ahead or self.has_places
 
     @classmethod
@@ -92,25 +121,22 @@ class Projector:
             context = mtmd.mtmd_init_from_file(path.encode(), llama.model, params)
         finally:
             mtmd.mtmd_log_set(_log, None)
-        problem = " ".join(complaints) if not context else _unfit(context)
+        problem = " ".join(complaints) if not context else _unfit(context, path)
         if problem or not context:
             if context:
                 mtmd.mtmd_free(context)
             raise EngineError(f"{path} is no projection for this model: {problem}", permanent=True)
-        return cls(context, llama)
+        return cls(context, llama, aborts_on_sounds=_aborts_on_sounds(path))
 
     @contextmanager
-    def lay_out(self, image: Image) -> Iterator[list[Piece]]:
-        """Yield what the image becomes, in order, not encoded yet; valid inside the block.
+    def lay_out(self, medium: Medium) -> Iterator[list[Piece]]:
+        """Yield what an image or a sound becomes, in order, not encoded yet; valid inside the
+        block.
 
         Raises:
-          ImageNotEncodableError: it has no pixels that this model can look at.
+          NotEncodableError: it has nothing that this model can look at or listen to.
         """
-        bitmap = mtmd.mtmd_bitmap_init(
-            image.width,
-            image.height,
-            np.frombuffer(image.pixels, np.uint8).ctypes.data_as(_BYTES),
-        )
+        bitmap = _bitmap(medium)
         chunks = mtmd.mtmd_input_chunks_init()
         try:
             marker = mtmd.mtmd_get_marker(self._context)
@@ -121,10 +147,7 @@ class Projector:
                 self._context, chunks, ctypes.byref(text), (ctypes.c_void_p * 1)(bitmap), 1
             )
             if code != 0:
-                raise ImageNotEncodableError(
-                    f"llama.cpp cannot prepare an image of {image.width}x{image.height} pixels "
-                    f"(code {code})"
-                )
+                raise NotEncodableError(f"llama.cpp cannot prepare {_words(medium)} (code {code})")
             yield [self._piece(chunks, index) for index in range(_size(chunks))]
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
@@ -134,11 +157,11 @@ class Projector:
         """Return embeddings as float32 of shape (count, width); slow.
 
         Raises:
-          ImageNotEncodableError: llama.cpp failed, or ran out of memory.
+          NotEncodableError: llama.cpp failed, or ran out of memory.
         """
         code = mtmd.mtmd_encode_chunk(self._context, patch.chunk)
         if code != 0:
-            raise ImageNotEncodableError(f"llama.cpp cannot encode this image (code {code})")
+            raise NotEncodableError(f"llama.cpp cannot encode this medium (code {code})")
         output = ctypes.cast(mtmd.mtmd_get_output_embd(self._context), _FLOATS)
         return np.ctypeslib.as_array(output, (patch.count, self._width)).copy()
 
@@ -147,13 +170,14 @@ class Projector:
         if mtmd.mtmd_input_chunk_get_type(chunk) != mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
             count = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
             advance = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
-            return Patch(chunk, count, advance, self._places(chunk, count))
+            attends_ahead = bool(mtmd.mtmd_decode_use_non_causal(self._context, chunk))
+            return Patch(chunk, count, advance, self._places(chunk, count), attends_ahead)
         size = ctypes.c_size_t()
         tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(size))
         words = tuple(tokens[place] for place in range(size.value))
         if any(not 0 <= token < self._n_vocab for token in words):
-            raise ImageNotEncodableError(
-                "the vocabulary of this model lacks tokens that its projection puts around images: "
+            raise NotEncodableError(
+                "the vocabulary of this model lacks tokens that its projection puts around media: "
                 "they do not belong together"
             )
         return Words(words)
@@ -164,6 +188,8 @@ class Projector:
         if not self.has_places:
             return None
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        if not image:  # of a sound: all dimensions are time
+            return np.tile(np.arange(count, dtype=np.int32), (4, 1))
 
         def from_position(position: int) -> np.ndarray:
             places = [
@@ -175,7 +201,7 @@ class Projector:
         places = from_position(0)
         moved = places + np.array([[1000], [1000], [1000], [0]], np.int32)
         if not np.array_equal(moved, from_position(1000)):
-            raise ImageNotEncodableError(
+            raise NotEncodableError(
                 "this model numbers images in a way that depends on those before them, which is "
                 "not supported"
             )
@@ -186,16 +212,46 @@ def _size(chunks: object) -> int:
     return int(mtmd.mtmd_input_chunks_size(chunks))
 
 
-def _unfit(context: object) -> str:
+def _unfit(context: object, path: str) -> str:
     """Return why a projection that llama.cpp loaded cannot be used; empty if it can."""
-    if not mtmd.mtmd_support_vision(context):
-        return "it is for sound, not for images"
-    return ""
+    if mtmd.mtmd_support_vision(context):
+        return ""
+    if not mtmd.mtmd_support_audio(context):
+        return "it neither sees nor hears"
+    return "llama.cpp miscounts the tokens of its sounds" if _aborts_on_sounds(path) else ""
+
+
+def _aborts_on_sounds(path: str) -> bool:
+    """Return whether llama.cpp would abort the process at the first sound: it counts half of the
+    groups of frames, and computes the groups of half as many, which is one more for groups of 8
+    (Ultravox). To be looked at again with each version of it."""
+    header = header_of(path)
+    group = 0 if header is None else header.number("clip.audio.projector.stack_factor")
+    return group > 0 and -(-_FRAMES // group) // 2 != -(-(_FRAMES // 2) // group)
+
+
+def _bitmap(medium: Medium) -> Any:
+    """Return llama.cpp's copy of what is in it."""
+    if isinstance(medium, Image):
+        pixels = np.frombuffer(medium.pixels, np.uint8).ctypes.data_as(_BYTES)
+        return mtmd.mtmd_bitmap_init(medium.width, medium.height, pixels)
+    samples = np.frombuffer(medium.samples, np.float32)
+    if len(samples) < LEAST_SAMPLES:
+        raise NotEncodableError(
+            f"a sound has {len(samples)} samples, must have {LEAST_SAMPLES} at least"
+        )
+    return mtmd.mtmd_bitmap_init_from_audio(len(samples), samples.ctypes.data_as(_FLOATS))
+
+
+def _words(medium: Medium) -> str:
+    if isinstance(medium, Image):
+        return f"an image of {medium.width}x{medium.height} pixels"
+    return f"a sound of {medium.num_samples} samples"
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """Pass on libmtmd's log: it has a dozen lines for each image, and only warnings and errors are
+    """Pass on libmtmd's log: it has a dozen lines for each medium, and only warnings and errors are
     passed on."""
     if level in (_WARNING_LEVEL, _ERROR_LEVEL):
         os.write(2, b"%d\t%s" % (level, text))

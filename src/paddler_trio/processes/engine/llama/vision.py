@@ -1,8 +1,8 @@
-"""Images into embeddings, in a thread of their own: no tokens wait for an encoder.
+"""Images and sounds into embeddings, in a thread of their own: no tokens wait for an encoder.
 
-A sequence with images comes here first and reaches the decode loop with every image expanded: its
+A sequence with media comes here first and reaches the decode loop with every one expanded: its
 place among the tokens is taken by one number for each embedding (see ``image_tokens.py``), and the
-embeddings come along. What an image became is kept by its content within a budget of bytes.
+embeddings come along. What a medium became is kept by its content within a budget of bytes.
 
 A sequence that is stopped leaves at once. llama.cpp cannot be interrupted in the middle of an
 encoding; what it still finishes is cached all the same.
@@ -21,12 +21,13 @@ from typing import Generic, NoReturn, TypeAlias, TypeVar
 import attrs
 import numpy as np
 
-from paddler_trio.processes.engine.llama.projector import ImageNotEncodableError, Projector, Words
+from paddler_trio.processes.engine.llama.projector import NotEncodableError, Projector, Words
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, image_tokens
 from paddler_trio.system.thread_priority import give_way
 from paddler_trio.wire.engine.crash_record import Activity, CrashRecord
-from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
+from paddler_trio.wire.engine.engine_pipe import Ending, StartSequence
+from paddler_trio.wire.engine.media import MEDIA_TOKEN, Image, Medium
 
 NICENESS = 5
 """Streams that have begun come before first tokens."""
@@ -34,11 +35,13 @@ NICENESS = 5
 
 @attrs.frozen(eq=False)
 class Rows:
-    """The embeddings of one image: float32 of shape (tokens, width), and their ``places``, see
+    """The embeddings of one piece: float32 of shape (tokens, width); for the others see
     :class:`~paddler_trio.processes.engine.llama.projector.Patch`."""
 
     embeddings: np.ndarray
-    places: np.ndarray | None
+    places: np.ndarray | None = None
+    attends_ahead: bool = False
+    is_sound: bool = False
 
 
 Embeddings: TypeAlias = Mapping[int, Rows]
@@ -47,7 +50,7 @@ Embeddings: TypeAlias = Mapping[int, Rows]
 
 @attrs.frozen(eq=False)
 class Encoded:
-    """An image as tokens for its place in a prompt, and the embeddings they stand for."""
+    """A medium as tokens for its place in a prompt, and the embeddings they stand for."""
 
     tokens: list[int]
     embeddings: Embeddings
@@ -59,7 +62,7 @@ class Encoded:
 
 @attrs.define
 class ImageCache:
-    """Encoded images by their content; the ones not used for longest go first."""
+    """Encoded images and sounds by their content; the ones not used for longest go first."""
 
     budget_bytes: int
     num_bytes: int = attrs.field(default=0, init=False)
@@ -102,7 +105,7 @@ class Vision(Generic[AdmittedT]):
 
     Args:
       cells: KV cells one sequence can have; what needs more is refused before it is encoded.
-      n_batch: tokens an image may have at most.
+      n_batch: tokens that an image, or what is computed in one go, may have at most.
       admit: makes of a sequence that is complete what the decode loop takes; may be slow.
       forward: gives that, or an ending, to the decode loop.
       record: where this thread notes the requests it works for.
@@ -136,7 +139,7 @@ class Vision(Generic[AdmittedT]):
         threading.Thread(target=run, name="vision", daemon=True).start()
 
     def take(self, start: StartSequence) -> None:
-        """Take a sequence with images, from any thread."""
+        """Take a sequence with media, from any thread."""
         with self._lock:
             self._pending.add(start.key)
         self._arrivals.put(start)
@@ -153,14 +156,14 @@ class Vision(Generic[AdmittedT]):
             doing.begin(start.key)
             self.see(start)
             doing.end()
-            del start  # or the pixels of its images would stay until the next one comes
+            del start  # or the pixels of its media would stay until the next one comes
 
     def see(self, start: StartSequence) -> None:
-        """Encode the images of one sequence and forward it."""
+        """Encode the media of one sequence and forward it."""
         admitted: AdmittedT | Ending
         try:
             tokens, embeddings = self._expand(start)
-            admitted = self.admit(attrs.evolve(start, tokens=tokens, images=[]), embeddings)
+            admitted = self.admit(attrs.evolve(start, tokens=tokens, media=[]), embeddings)
         except _GivenUpError:
             return
         except _RefusedError as refused:
@@ -178,15 +181,15 @@ class Vision(Generic[AdmittedT]):
             return True
 
     def _expand(self, start: StartSequence) -> tuple[list[int], Embeddings]:
-        places = [place for place, token in enumerate(start.tokens) if token == IMAGE_TOKEN]
+        places = [place for place, token in enumerate(start.tokens) if token == MEDIA_TOKEN]
         words = len(start.tokens) - len(places)
-        if len(places) != len(start.images):
-            detail = f"{len(start.images)} images for {len(places)} places in the prompt"
+        if len(places) != len(start.media):
+            detail = f"{len(start.media)} media for {len(places)} places in the prompt"
             raise _RefusedError(Ending(start.key, "refused", words, 0, detail))
         encoded: list[Encoded] = []
         room = self.cells - words
-        for image in start.images:
-            encoded.append(self._encoded(start, image, words=words, room=room))
+        for medium in start.media:
+            encoded.append(self._encoded(start, medium, words=words, room=room))
             room -= len(encoded[-1].tokens)
         tokens: list[int] = []
         embeddings: dict[int, Rows] = {}
@@ -197,9 +200,10 @@ class Vision(Generic[AdmittedT]):
             done = place + 1
         return tokens + start.tokens[done:], embeddings
 
-    def _encoded(self, start: StartSequence, image: Image, *, words: int, room: int) -> Encoded:
-        """Return an image in a prompt of so many ``words`` that leaves it ``room`` cells."""
-        digest = hashlib.sha256(b"%d %d " % (image.width, image.height) + image.pixels).digest()
+    def _encoded(self, start: StartSequence, medium: Medium, *, words: int, room: int) -> Encoded:
+        """Return what stands in a prompt of so many ``words`` that leaves it ``room`` cells."""
+        digest = _digest(medium)
+        is_sound = not isinstance(medium, Image)
         known = self.cache.find(digest)
         if known is not None:
             self._check_room(start, len(known.tokens), words=words, room=room)
@@ -207,21 +211,9 @@ class Vision(Generic[AdmittedT]):
         tokens: list[int] = []
         embeddings: dict[int, Rows] = {}
         try:
-            with self.projector.lay_out(image) as pieces:
+            with self.projector.lay_out(medium) as pieces:
                 sizes = [1 if isinstance(piece, Words) else piece.count for piece in pieces]
-                largest = max(sizes, default=0)
-                if largest > self.n_batch:
-                    raise _RefusedError(
-                        Ending(
-                            start.key,
-                            "image_too_large",
-                            words,
-                            0,
-                            f"an image takes {largest} tokens, more than n_batch: {self.n_batch}",
-                            num_image_tokens=largest,
-                            n_batch=self.n_batch,
-                        )
-                    )
+                self._check_batch(start, max(sizes, default=0), words=words, is_sound=is_sound)
                 self._check_room(start, sum(sizes), words=words, room=room)
                 for number, piece in enumerate(pieces):
                     if isinstance(piece, Words):
@@ -232,13 +224,35 @@ class Vision(Generic[AdmittedT]):
                     part = hashlib.sha256(digest + b"%d" % number).digest()
                     place = image_tokens(part, piece.count, advance=piece.advance)
                     encoded_rows = self.projector.encode(piece)
-                    embeddings[image_of(place[0])] = Rows(encoded_rows, piece.places)
+                    embeddings[image_of(place[0])] = Rows(
+                        encoded_rows, piece.places, piece.attends_ahead, is_sound
+                    )
                     tokens += place
-        except ImageNotEncodableError as error:
+        except NotEncodableError as error:
             raise _RefusedError(Ending(start.key, "image_failed", words, 0, str(error))) from error
         encoded = Encoded(tokens, embeddings)
         self.cache.keep(digest, encoded)
         return encoded
+
+    def _check_batch(
+        self, start: StartSequence, largest: int, *, words: int, is_sound: bool
+    ) -> None:
+        """Refuse a piece that no pass has room for. A sound is computed in parts, unless the model
+        computes all of a medium in one go."""
+        if largest <= self.n_batch or (is_sound and not self.projector.whole_images):
+            return
+        name = "a sound" if is_sound else "an image"
+        raise _RefusedError(
+            Ending(
+                start.key,
+                "refused" if is_sound else "image_too_large",
+                words,
+                0,
+                f"{name} takes {largest} tokens, more than n_batch: {self.n_batch}",
+                num_image_tokens=0 if is_sound else largest,
+                n_batch=self.n_batch,
+            )
+        )
 
     def _check_room(self, start: StartSequence, count: int, *, words: int, room: int) -> None:
         """Refuse what cannot fit before anything is spent on it."""
@@ -247,3 +261,14 @@ class Vision(Generic[AdmittedT]):
             refused = refusal(num_prompt_tokens=total, max_tokens=0, cells=self.cells)
             assert refused is not None, "it has no room and fits"
             raise _RefusedError(Ending(start.key, "refused", words, 0, refused.reason))
+
+
+def _digest(medium: Medium) -> bytes:
+    """Return a hash of all that the encoder is given."""
+    if isinstance(medium, Image):
+        shown = hashlib.sha256(b"%d %d " % (medium.width, medium.height))
+        shown.update(medium.pixels)
+        return shown.digest()
+    heard = hashlib.sha256(b"sound ")
+    heard.update(medium.samples)
+    return heard.digest()

@@ -1,0 +1,1 @@
+"""Sounds as clients send them, to the samples that a model listens to."""
