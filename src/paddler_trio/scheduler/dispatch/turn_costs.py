@@ -1,4 +1,4 @@
-"""Requests cost their clients turns: the time that they have a slot.
+"""Count what a request costs its client: how long it has a slot, in turns.
 
 A turn is the mean of that over the requests that ended last, so it is the same for a fast and for a
 slow fleet, and means something before anything is measured: then each request costs one turn.

@@ -1,8 +1,9 @@
 """Turns between clients: nobody gets more than a share, nobody starves.
 
-Bugs were planted to see the machine object: a correction that moves what waits, one without the
-floor at the current turn, one without a bound, a refund for turns that have passed, and a client's
-next request before its last. Each was caught within the default number of examples.
+Bugs were planted to see the machine object: corrections without the floor at the current turn,
+refunds of turns that have passed or of all that is owed, a client's next request before its last
+or before the current turn, charges that are not taken, a current turn that goes back. Each was
+caught within the default number of examples, three times of three.
 """
 
 from __future__ import annotations
