@@ -26,9 +26,14 @@ from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.conversion import SchemaNotConvertibleError
 from paddler_trio.language.grammars.lark import GrammarError, Unbound
-from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
+from paddler_trio.language.prompt_tokens import (
+    beginning,
+    behind_context,
+    checked_tokens,
+    tokens_with_images,
+)
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
 from paddler_trio.language.sampling_settings import sampling_of
@@ -37,7 +42,6 @@ from paddler_trio.language.tool_schemas import ToolSchemaError
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
-    IMAGE_TOKEN,
     Grammar,
     StartSequence,
 )
@@ -110,10 +114,10 @@ def prompt_of(
         has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
-    if is_extended and not tokens:
-        tokens = _beginning(request.prompt, language.vocabulary)
+    if is_extended and not tokens and not request.context:
+        tokens = beginning(request.prompt, language.vocabulary)
     if request.context:
-        tokens = _behind(request.context, request.prompt, tokens, language.vocabulary)
+        tokens = behind_context(request.context, request.prompt, tokens, language.vocabulary)
     output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
     unbound: Unbound = {}
     grammar = _grammar(request, rendering, language, unbound, binds_calls=is_extended)
@@ -240,14 +244,14 @@ def tokens_of(
         n_batch = language.parameters.n_batch
         return infill_tokens_of(prompt, vocabulary, slot_cells=slot_cells, n_batch=n_batch)
     if isinstance(prompt, TokenPrompt):
-        return _checked(prompt.tokens, vocabulary, "prompt.tokens")
+        return checked_tokens(prompt.tokens, vocabulary, "prompt.tokens")
     try:
         if isinstance(prompt, TextPrompt) and not prompt.parse_special:
             plain = vocabulary.tokenize(prompt.text, add_special=False, parse_special=False)
             adds_bos = vocabulary.adds_bos and vocabulary.bos_token is not None
             return [vocabulary.bos_token, *plain] if adds_bos else plain  # type: ignore[list-item]
         if rendering.images:
-            return _tokens_with_images(rendering.text, vocabulary)
+            return tokens_with_images(rendering.text, vocabulary)
         return vocabulary.tokenize_prompt(rendering.text)
     except TokenizationError as error:
         raise Refusal("SamplerError", str(error)) from error
@@ -332,58 +336,12 @@ def _checked_request(request: Generate) -> Generate:
     return request
 
 
-def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
-    """One ``IMAGE_TOKEN`` for each image; what stands between them is tokenised by itself, as
-    llama.cpp does it."""
-    tokens: list[int] = []
-    for number, part in enumerate(texts_between(text)):
-        if number:
-            tokens.append(IMAGE_TOKEN)
-        tokens += vocabulary.tokenize_part(part)
-    return vocabulary.with_bos(tokens)
-
-
 def _hides_controls(request: Generate, vocabulary: Vocabulary) -> bool:
     """Return whether control tokens have no text: in a text that is continued nothing reads
     them, but for what asks for their text: a stop text, or a constraint."""
     if isinstance(request.prompt, ConversationPrompt) or request.constraint is not None:
         return False
     return not any(mark in text for text in request.stop for mark in vocabulary.control_texts)
-
-
-def _beginning(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
-    """Return what every text comes after, as the model was trained: the end of another if there is
-    no mark of a beginning. Only a plain text may be empty."""
-    marks = (vocabulary.bos_token, vocabulary.eos_token)
-    found = [mark for mark in marks if mark is not None][:1]
-    if not found or not isinstance(prompt, TextPrompt):
-        raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
-    return found
-
-
-def _behind(
-    context: Sequence[int], prompt: Prompt, tokens: list[int], vocabulary: Vocabulary
-) -> list[int]:
-    """Return the tokens of a prompt behind those of its context. A mark of the beginning that every
-    text gets stands in front of all, and so not here."""
-    if isinstance(prompt, InfillPrompt):
-        raise bad_request("context", "context has no place before a prompt with a gap to fill")
-    is_marked = vocabulary.adds_bos and not isinstance(prompt, TokenPrompt)
-    begins_with_mark = is_marked and tokens[:1] == [vocabulary.bos_token]
-    return _checked(context, vocabulary, "context") + tokens[begins_with_mark:]
-
-
-def _checked(tokens: Sequence[int], vocabulary: Vocabulary, name: str) -> list[int]:
-    for place, token in enumerate(tokens):
-        if not 0 <= token < vocabulary.n_tokens:
-            raise bad_request(
-                f"{name}[{place}]",
-                f"{name}[{place}]: token {token} is not one of the {vocabulary.n_tokens} tokens of "
-                "this model",
-            )
-    if not tokens:
-        raise bad_request(name, "tokens is empty, must have at least one")
-    return list(tokens)
 
 
 def _grammar(
