@@ -56,6 +56,7 @@ RUN_NOTHING = (
     *("tokenize", "apply-template", "render_prompt", "input_tokens", "count_tokens"),
     *("/lora-adapters", "/props", "/audio/transcriptions", "/completions/control"),
     *("/api/show", "/api/pull", "/api/create", "/api/copy", "/api/push"),
+    *("/api/me", "/api/signout"),
 )
 """The ends of paths on which a question is asked, or that are refused."""
 Labels = tuple[tuple[str, str], ...]

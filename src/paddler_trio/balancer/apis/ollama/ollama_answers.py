@@ -88,8 +88,8 @@ class Context:
         if self._prompt:
             self._answer.extend(step.tokens)
 
-    def member(self) -> Json:
-        return {"context": [*self._prompt, *self._answer]} if self._prompt else {}
+    def tokens(self) -> list[int]:
+        return [*self._prompt, *self._answer]
 
 
 @attrs.define(kw_only=True)
@@ -115,11 +115,12 @@ class OllamaForm:
         """Return the last piece, or the whole answer."""
         is_cut = ended.reason in ("length", "cells")
         reason = "length" if is_cut else "stop"
+        context = self.context.tokens()
         return {
             **self.body(said),
             "done": True,
             "done_reason": reason,
-            **self.context.member(),
+            **({"context": context} if context else {}),
             **self._durations(ended),
         }
 
