@@ -95,7 +95,7 @@ class _Agent:
 
 @attrs.frozen
 class _Interval:
-    """What an agent did in a time: answers that were written at the same time, prompt tokens that
+    """The work of an agent in a time: answers that were written at the same time, prompt tokens that
     were computed, and other agents that were busy."""
 
     took_s: float
