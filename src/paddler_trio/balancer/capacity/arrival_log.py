@@ -95,8 +95,8 @@ class _Agent:
 
 @attrs.frozen
 class _Interval:
-    """The work of an agent in a time: answers that were written at the same time, prompt tokens that
-    were computed, and other agents that were busy."""
+    """The work of an agent in a time: answers that were written at the same time, prompt tokens
+    that were computed, and other agents that were busy."""
 
     took_s: float
     together: float
