@@ -14,6 +14,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.capacity.replayed_arrivals import Arrival
+from paddler_trio.scheduler.capacity.speeds import speed_of
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import encode_work
@@ -81,10 +82,10 @@ async def test_speeds_follow_from_answers_alone_and_together(clock: MockClock) -
                     peer.says(wire, "b")
             for wire in wires:
                 peer.says(wire, done=True)
-        samples = log.samples(peer.connection.key)
-        speed = samples.speed(1)
+        samples = log.samples(peer.connection.key).all()
+        speed = speed_of(samples, 1)
         assert speed is not None
-        assert samples.most_together == pytest.approx(2.0, rel=0.01)
+        assert max(each.together for each in samples) == pytest.approx(2.0, rel=0.01)
         for number in (1, 2):
             pass_s = speed.pass_s + number * speed.token_s
             assert pass_s == pytest.approx(TOKEN_S + number * EACH_S, rel=0.1)
@@ -137,8 +138,9 @@ async def test_one_that_was_refused_or_lost_its_agent_came_as_well(clock: MockCl
         arrivals = known(log)
         assert len(arrivals) == LIMITS.max_buffered + 2
         assert min(each.answer_tokens for each in arrivals) >= 9
-        assert log.samples(peer.connection.key).answers == 0
-        assert log.samples(again.connection.key).answers == 0  # it was not answered by one alone
+        assert log.samples(peer.connection.key).all() == []
+        again_answers = [each for each in log.samples(again.connection.key).all() if each.is_answer]
+        assert again_answers == []  # none was answered whole by it with a prompt that is known
 
 
 async def test_the_oldest_go_when_there_are_too_many(

@@ -26,7 +26,15 @@ from paddler_trio.scheduler.capacity.replayed_arrivals import (
     arrivals_in,
     turns_of,
 )
-from paddler_trio.scheduler.capacity.speeds import ENOUGH, SpeedSamples, speeds_of
+from paddler_trio.scheduler.capacity.speeds import (
+    ENOUGH,
+    MAX_SAMPLES,
+    Sample,
+    SpeedSamples,
+    slowing_of,
+    speed_of,
+    speeds_of,
+)
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 from paddler_trio.scheduler.virtual.virtual_fleet import StoppedError
 from paddler_trio.wire.json_text import loads
@@ -239,10 +247,13 @@ def test_speeds_are_found_again_in_what_they_cause(
         samples.add_answer(tokens=tokens, together=together, prompt_tokens=prompts, took_s=took_s)
         computed = dice.randint(100, 4000)
         samples.add_prompt(
-            tokens=computed, passes=1.0, together=0.0, took_s=pass_s + computed / tokens_per_s
+            tokens=computed,
+            passes=1.0,
+            together=0.0,
+            took_s=pass_s + computed / tokens_per_s,
+            lag_s=0.01,
         )
-        samples.add_lag(0.01)
-    speed = samples.speed(1000)
+    speed = speed_of(samples.all(), 1000)
     assert speed is not None
     for tokens, together, prompts in ((100, 1, 0), (100, 3, 500), (100, 6, 500), (1, 1, 2000)):
         took_s, found_s = (
@@ -272,10 +283,10 @@ def test_agents_that_slow_each_other_are_known_from_those_that_do_not(slowing: f
         samples.add_prompt(
             tokens=1000, passes=1.0, together=0.0, took_s=factor * 0.5, others=others
         )
-    assert samples.slowing() == pytest.approx(slowing, abs=0.11 if slowing else 0.0)
-    speeds, _ = speeds_of([(samples, 1)])
+    assert slowing_of(samples.all()) == pytest.approx(slowing, abs=0.11 if slowing else 0.0)
+    speeds, _ = speeds_of([(samples.all(), 1)])
     assert speeds is not None
-    assert speeds[0].slowing == samples.slowing()
+    assert speeds[0].slowing == slowing_of(samples.all())
     assert speeds[0].pass_s + 2 * speeds[0].token_s == pytest.approx(0.03, rel=0.1)
 
 
@@ -299,23 +310,31 @@ def test_of_answers_that_were_alone_half_is_the_pass_s() -> None:
     for _ in range(20):
         samples.add_answer(tokens=100, together=1.0, prompt_tokens=0, took_s=2.0)
         samples.add_prompt(tokens=1000, passes=1.0, together=0.0, took_s=1.0)
-    speed = samples.speed(1)
+    speed = speed_of(samples.all(), 1)
     assert speed is not None
     assert speed.pass_s + speed.token_s == pytest.approx(0.02, rel=0.02)
     assert speed.token_s == pytest.approx(0.01, rel=0.1)
 
 
 def test_an_agent_with_few_samples_is_as_the_others() -> None:
-    def measured(times: int, factor: float) -> SpeedSamples:
+    def measured(times: int, factor: float) -> list[Sample]:
         samples = SpeedSamples()
         for _ in range(times):
             samples.add_answer(tokens=100, together=1.0, prompt_tokens=0, took_s=2.0 * factor)
             samples.add_prompt(tokens=1000, passes=1.0, together=0.0, took_s=factor)
-        return samples
+        return samples.all()
 
     many = 4 * ENOUGH
-    speeds, _ = speeds_of([(measured(many, 1.0), 1), (measured(many, 2.0), 1), (SpeedSamples(), 1)])
+    speeds, _ = speeds_of([(measured(many, 1.0), 1), (measured(many, 2.0), 1), ([], 1)])
     assert speeds is not None
     assert speeds[0].tokens_per_s == pytest.approx(2 * speeds[1].tokens_per_s, rel=0.05)
     assert speeds[1].tokens_per_s < speeds[2].tokens_per_s < speeds[0].tokens_per_s
-    assert speeds_of([(SpeedSamples(), 1)]) == (None, 0.0)
+    assert speeds_of([([], 1)]) == (None, 0.0)
+
+
+def test_the_newest_samples_count() -> None:
+    samples = SpeedSamples()
+    for number in range(3 * MAX_SAMPLES):
+        samples.add_answer(tokens=1 + number, together=1.0, prompt_tokens=0, took_s=1.0)
+    found = [each.passes for each in samples.all()]
+    assert found == list(range(2 * MAX_SAMPLES + 1, 3 * MAX_SAMPLES + 1))

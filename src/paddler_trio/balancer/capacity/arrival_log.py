@@ -212,8 +212,8 @@ class ArrivalLog(DispatchObserver):
             together=did.together,
             took_s=max(computing_s, 0.0005),  # a stage is reported in whole milliseconds
             others=did.others,
+            lag_s=did.took_s - computing_s,
         )
-        agent.samples.add_lag(did.took_s - computing_s)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         if not is_here:
@@ -224,9 +224,9 @@ class ArrivalLog(DispatchObserver):
     # -------------------------------------------------------------- reading
 
     def samples(self, agent: AgentKey) -> SpeedSamples:
-        """Return the samples of an agent; none of one that reports too little."""
+        """Return the samples of an agent as they are now; none of one that reports too little."""
         found = self._agents.get(agent)
-        return SpeedSamples() if found is None else found.samples
+        return SpeedSamples() if found is None else found.samples.copy()
 
     def reader(self, deployment: str, since_s: float) -> Callable[[], list[Arrival]]:
         """Return what reads the arrivals of a deployment from this moment on, as they are now; it

@@ -126,7 +126,9 @@ class CapacityRoutes:
                 "arrivals, or ask again when some have come",
             )
         samples = [(self.log.samples(each.key), _cache_tokens(each)) for each in agents]
-        speeds, together = speeds_of(samples)
+        speeds, together = await trio.to_thread.run_sync(
+            lambda: speeds_of([(each.all(), cells) for each, cells in samples])
+        )
         if speeds is None:
             raise HttpProblem(
                 409,

@@ -2,23 +2,26 @@
 
 Whatever an engine did in a time, that time is: passes x time of a pass + answers' tokens x time of
 one + prompt tokens x time of one. Each answer, and each wait for a first token, is a sample; of an
-engine's own threads nothing need be known. Errors count in proportion to the times, later samples
-more than earlier ones. Agents that share a machine slow each other: by how much is tried.
+engine's own threads nothing need be known. Errors count in proportion to the times. Agents that
+share a machine slow each other: by how much is tried.
 """
 
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Iterable, Sequence
-from itertools import combinations
-from typing import Final
+from itertools import chain, combinations
+from typing import Final, NamedTuple
 
 import attrs
 
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 
-KEPT: Final = 0.998
-"""Of the weight of all samples before, at each: the last 500 or so count."""
+MAX_SAMPLES: Final = 512
+"""Of an engine, the newest."""
+MOST_COMPARED: Final = 2048
+"""Samples of all engines, with which it is tried by how much they slow each other."""
 SLOWINGS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Parts by which each other busy agent may slow an engine: they share a machine."""
 ENOUGH: Final = 5
@@ -28,48 +31,39 @@ DOUBT: Final = 2.0
 _LEAST_S: Final = 1e-7
 
 
-@attrs.define
-class _Sums:
-    """The sums of least squares: of products of what was done, and of what was done, each divided
-    by its time."""
+class Sample(NamedTuple):
+    """An answer behind its first token, or a wait for a first token.
 
-    products: list[list[float]] = attrs.field(factory=lambda: [[0.0] * 3 for _ in range(3)])
-    sums: list[float] = attrs.field(factory=lambda: [0.0] * 3)
+    Args:
+      passes: about how many there were.
+      tokens: of answers, that were computed in them.
+      prompt_tokens: that were computed.
+      others: agents that were busy meanwhile.
+      lag_s: of a first token, what was neither waiting nor computing; below 0 for an answer.
+    """
 
-    def add(self, shares: Sequence[float]) -> None:
-        for at, share in enumerate(shares):
-            self.sums[at] = KEPT * self.sums[at] + share
-            row = self.products[at]
-            row[:] = [KEPT * sum_ + share * each for sum_, each in zip(row, shares, strict=True)]
+    passes: float
+    tokens: float
+    prompt_tokens: float
+    others: float
+    took_s: float
+    lag_s: float
 
-    def include(self, other: _Sums) -> None:
-        for row, others in zip(self.products, other.products, strict=True):
-            row[:] = [mine + its for mine, its in zip(row, others, strict=True)]
-        self.sums = [mine + its for mine, its in zip(self.sums, other.sums, strict=True)]
+    @property
+    def is_answer(self) -> bool:
+        return self.lag_s < 0.0
 
-    def best(self, number: float) -> tuple[float, list[float]]:
-        """Return how much of the squares is explained, and the times with which it is."""
-        products = [list(row) for row in self.products]
-        doubt = DOUBT * products[0][0] / max(1.0, number)
-        for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
-            products[one][other] += sign * doubt
-        found = _least(products, self.sums)
-        return sum(map(operator.mul, self.sums, found)), found
+    @property
+    def together(self) -> float:
+        """Answers that were written at the same time, on average."""
+        return self.tokens / self.passes
 
 
 @attrs.define
 class SpeedSamples:
-    """The samples of one engine, added up."""
+    """The newest samples of one engine; to add one costs next to nothing."""
 
-    answers: float = 0.0
-    prompts: float = 0.0
-    most_together: float = 0.0
-    """Answers that were written at the same time, at most."""
-    lag_s: float = 0.0
-    """The sum of what was neither waiting nor computing, before first tokens."""
-    _by_slowing: dict[float, _Sums] = attrs.field(
-        factory=lambda: {each: _Sums() for each in SLOWINGS}
-    )
+    _flat: array[float] = attrs.field(factory=lambda: array("d"))
 
     def add_answer(
         self,
@@ -84,9 +78,8 @@ class SpeedSamples:
         on average, itself included, the prompt tokens that were computed meanwhile, and how many
         other agents were busy."""
         if tokens > 0 and took_s > 0:
-            self._add((tokens, tokens * max(1.0, together), prompt_tokens), took_s, others)
-            self.answers += 1
-            self.most_together = max(self.most_together, together)
+            drawn = tokens * max(1.0, together)
+            self._add(Sample(tokens, drawn, prompt_tokens, others, took_s, -1.0))
 
     def add_prompt(
         self,
@@ -96,58 +89,33 @@ class SpeedSamples:
         together: float,
         took_s: float,
         others: float = 0.0,
+        lag_s: float = 0.0,
     ) -> None:
         """Note a first token: the prompt tokens that were computed for it, in about so many passes
-        with so many answers in each, while so many other agents were busy."""
+        with so many answers in each, while so many other agents were busy; and what it took beside
+        waiting and computing."""
         if took_s > 0:
-            self._add((passes, passes * together, tokens), took_s, others)
-            self.prompts += 1
+            lag_s = max(0.0, lag_s)
+            self._add(Sample(passes, passes * together, tokens, others, took_s, lag_s))
 
-    def add_lag(self, lag_s: float) -> None:
-        """Note what one first token took beside waiting and computing."""
-        self.lag_s += max(0.0, lag_s)
+    def copy(self) -> SpeedSamples:
+        """Return them as they are now, to be read in another thread."""
+        return SpeedSamples(self._flat[:])
 
-    def include(self, other: SpeedSamples) -> None:
-        """Add the samples of another engine."""
-        self.answers += other.answers
-        self.prompts += other.prompts
-        self.most_together = max(self.most_together, other.most_together)
-        self.lag_s += other.lag_s
-        for slowing, sums in self._by_slowing.items():
-            sums.include(other._by_slowing[slowing])
+    def all(self) -> list[Sample]:
+        """Return them, the newest last."""
+        size = len(Sample._fields)
+        found = (Sample(*self._flat[at : at + size]) for at in range(0, len(self._flat), size))
+        return list(found)[-MAX_SAMPLES:]
 
-    @property
-    def is_enough(self) -> bool:
-        return min(self.answers, self.prompts) >= ENOUGH
-
-    def slowing(self) -> float:
-        """Return by how much other busy agents slow it: what explains most, if that is a fifth of
-        what is not explained without it."""
-        number = self.answers + self.prompts
-        left = {each: number - sums.best(number)[0] for each, sums in self._by_slowing.items()}
-        found = min(left, key=lambda each: left[each])
-        return found if left[found] <= 0.8 * left[0.0] else 0.0
-
-    def speed(self, cache_tokens: int, slowing: float = 0.0) -> EngineSpeed | None:
-        """Return what fits best; None of no samples. Without different numbers of answers together
-        half of a pass is believed to be its own, and half the answers'."""
-        if not (self.answers and self.prompts):
-            return None
-        _, found = self._by_slowing[slowing].best(self.answers + self.prompts)
-        pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in found)
-        lag_s, cells = self.lag_s / self.prompts, max(1, cache_tokens)
-        return EngineSpeed(1 / prompt_s, pass_s, token_s, None, cells, lag_s, slowing)
-
-    def _add(self, amounts: tuple[float, float, float], took_s: float, others: float) -> None:
-        self.answers *= KEPT
-        self.prompts *= KEPT
-        self.lag_s *= KEPT
-        for slowing, sums in self._by_slowing.items():
-            sums.add([each * (1 + slowing * others) / took_s for each in amounts])
+    def _add(self, sample: Sample) -> None:
+        self._flat.extend(sample)
+        if len(self._flat) >= 2 * MAX_SAMPLES * len(sample):
+            del self._flat[: MAX_SAMPLES * len(sample)]
 
 
 def speeds_of(
-    samples: Iterable[tuple[SpeedSamples, int]],
+    samples: Iterable[tuple[Sequence[Sample], int]],
 ) -> tuple[list[EngineSpeed] | None, float]:
     """Return the speed of each engine, and the most answers that any wrote together.
 
@@ -159,13 +127,62 @@ def speeds_of(
       None for the speeds if nothing was measured at all.
     """
     given = list(samples)
-    together = SpeedSamples()
-    for each, _ in given:
-        together.include(each)
-    slowing = together.slowing()
-    found = [(each if each.is_enough else together).speed(cells, slowing) for each, cells in given]
-    speeds = [each for each in found if each is not None]
-    return (speeds if len(speeds) == len(given) else None), together.most_together
+    known = list(chain.from_iterable(each for each, _ in given))
+    some = known[:: 1 + len(known) // MOST_COMPARED]
+    slowing = slowing_of(some)
+    usual = speed_of(some, 1, slowing)
+    if usual is None:
+        return None, 0.0
+    speeds = [
+        (speed_of(each, cells, slowing) if _is_enough(each) else None)
+        or attrs.evolve(usual, cache_tokens=cells)
+        for each, cells in given
+    ]
+    return speeds, max(each.together for each in known if each.is_answer)
+
+
+def slowing_of(samples: Sequence[Sample]) -> float:
+    """Return by how much other busy agents slow an engine: what explains most, if that is a fifth
+    of what is not explained without it."""
+    left = {each: len(samples) - _fit(samples, each)[0] for each in SLOWINGS}
+    found = min(left, key=lambda each: left[each])
+    return found if left[found] <= 0.8 * left[0.0] else 0.0
+
+
+def speed_of(
+    samples: Sequence[Sample], cache_tokens: int, slowing: float = 0.0
+) -> EngineSpeed | None:
+    """Return what fits best; None without samples of both kinds. Without different numbers of
+    answers together half of a pass is believed to be its own, and half the answers'."""
+    lags = [each.lag_s for each in samples if not each.is_answer]
+    if not 0 < len(lags) < len(samples):
+        return None
+    pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in _fit(samples, slowing)[1])
+    lag_s, cells = sum(lags) / len(lags), max(1, cache_tokens)
+    return EngineSpeed(1 / prompt_s, pass_s, token_s, None, cells, lag_s, slowing)
+
+
+def _is_enough(samples: Sequence[Sample]) -> bool:
+    answers = sum(each.is_answer for each in samples)
+    return min(answers, len(samples) - answers) >= ENOUGH
+
+
+def _fit(samples: Sequence[Sample], slowing: float) -> tuple[float, list[float]]:
+    """Return how much of the squares is explained, and the times with which it is."""
+    products, sums = [[0.0] * 3 for _ in range(3)], [0.0] * 3
+    for passes, tokens, prompt_tokens, others, took_s, _ in samples:
+        part = (1 + slowing * others) / took_s
+        shares = passes * part, tokens * part, prompt_tokens * part
+        for at, share in enumerate(shares):
+            sums[at] += share
+            row = products[at]
+            for place in range(3):
+                row[place] += share * shares[place]
+    doubt = DOUBT * products[0][0] / max(1, len(samples))
+    for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
+        products[one][other] += sign * doubt
+    found = _least(products, sums)
+    return sum(map(operator.mul, sums, found)), found
 
 
 def _least(products: Sequence[Sequence[float]], sums: Sequence[float]) -> list[float]:
