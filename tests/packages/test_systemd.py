@@ -256,7 +256,7 @@ def test_keys_come_as_credentials_from_files_that_root_alone_may_read(
     secret = fleet.run(*key, "--file", f"{folder}/keys.json").strip()
     fleet.run("sh", "-c", f"umask 077; echo '{secret}' > {folder}/key")
     assert as_agent(fleet, agent, "cat", f"{folder}/key").returncode != 0
-    given = ((BALANCER, "keys.json", "--api-key-file"), (agent, "key", "--key-file"))
+    given = ((BALANCER, "keys.json", "--api-key-file"), (agent, "key", "--token-file"))
     for unit, file, option in given:
         drop_in = f"/run/systemd/system/{unit}.d"
         lines = (
