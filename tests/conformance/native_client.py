@@ -309,10 +309,12 @@ def error_of(frame: Json) -> tuple[int, str]:
 
 @asynccontextmanager
 async def running_balancer(**config: Json) -> AsyncIterator[RunningBalancer]:
-    """A balancer with this configuration, on ports of its own; ended with the block."""
+    """A balancer with this configuration, on ports of its own; ended with the block. What it lets
+    pass by default is less than a busy machine may need."""
     stop, ended = trio.Event(), trio.Event()
     ports = {"inference_addr": "127.0.0.1:0", "management_addr": "127.0.0.1:0"}
-    settings = BalancerConfig(**{**ports, "drain_timeout_s": 0.5, **config})
+    patient = {"buffered_request_timeout_s": 100.0, "inference_item_timeout_s": 100.0}
+    settings = BalancerConfig(**{**ports, **patient, "drain_timeout_s": 0.5, **config})
 
     async def run(*, task_status: trio.TaskStatus[Any]) -> None:
         bound = BoundBalancer.bind(settings)

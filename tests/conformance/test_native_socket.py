@@ -102,17 +102,20 @@ async def test_a_client_chosen_id_never_reaches_an_agent_so_two_sockets_may_shar
         assert text_of(await two.until_over("same")) == "two's"
 
 
-async def test_errors_come_as_frames_with_the_clients_id() -> None:
-    async with (
-        running_balancer(buffered_request_timeout_s=0.5, max_buffered_requests=1) as balancer,
-        balancer.socket() as client,
-    ):
-        await client.ask("waits")
-        await client.ask("overflows")
-        (overflow,) = await client.until_over("overflows")
-        (late,) = await client.until_over("waits")
-    assert error_of(overflow) == (503, "Buffered requests overflow")
-    assert error_of(late) == (504, "Waiting for available slot timed out")
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ({"max_buffered_requests": 0}, (503, "Buffered requests overflow")),
+        ({"buffered_request_timeout_s": 0.05}, (504, "Waiting for available slot timed out")),
+    ],
+)
+async def test_errors_come_as_frames_with_the_clients_id(
+    config: Json, error: tuple[int, str]
+) -> None:
+    async with running_balancer(**config) as balancer, balancer.socket() as client:
+        await client.ask("x")
+        (frame,) = await client.until_over("x")
+    assert error_of(frame) == error
 
 
 async def test_an_id_that_every_token_would_repeat_has_a_length() -> None:

@@ -307,8 +307,10 @@ async def test_a_client_cannot_have_the_key_shown_or_the_host_left_out() -> None
 
 
 async def test_no_server_gets_more_than_its_slots_and_the_others_wait_their_turn() -> None:
+    are_waiting = trio.Event()
+
     async def script(exchange: Exchange) -> None:
-        await trio.sleep(0.02)
+        await are_waiting.wait()
         await exchange.send(FINE)
 
     async with proxy(script, script, slots=2) as fleet:
@@ -320,6 +322,8 @@ async def test_no_server_gets_more_than_its_slots_and_the_others_wait_their_turn
         async with trio.open_nursery() as nursery:
             for _ in range(24):
                 nursery.start_soon(ask)
+            await fleet.balancer.wait_buffered(20)
+            are_waiting.set()
         assert answers == [FINE] * 24
         assert [each.most_busy for each in fleet.servers] == [2, 2]
 

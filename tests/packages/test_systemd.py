@@ -247,6 +247,37 @@ def test_a_balancer_announces_itself_under_its_unit(machine: BootedMachine) -> N
     machine.run("ip", "link", "delete", "lan0")
 
 
+def test_keys_come_as_credentials_from_files_that_root_alone_may_read(
+    fleet: BootedMachine,
+) -> None:
+    folder, agent = "/root/keys", AGENTS[0]
+    fleet.run("mkdir", "--mode=0700", folder)
+    key = ("paddler-trio", "key", "new", "ops", "--scope", "management")
+    secret = fleet.run(*key, "--file", f"{folder}/keys.json").strip()
+    fleet.run("sh", "-c", f"umask 077; echo '{secret}' > {folder}/key")
+    assert as_agent(fleet, agent, "cat", f"{folder}/key").returncode != 0
+    given = ((BALANCER, "keys.json", "--api-key-file"), (agent, "key", "--token-file"))
+    for unit, file, option in given:
+        drop_in = f"/run/systemd/system/{unit}.d"
+        lines = (
+            f"[Service]\\nLoadCredential=given:{folder}/{file}\\n"
+            f'Environment="OPTIONS={option} %%d/given"\\n'
+        )
+        fleet.run("mkdir", "-p", drop_in)
+        fleet.run("sh", "-c", f"printf '{lines}' > {drop_in}/credential.conf")
+    fleet.run("systemctl", "daemon-reload")
+    fleet.run("systemctl", "restart", BALANCER, agent)
+    fleet.wait_for(agent, "StatusText", " serves ")
+    ask = ["curl", "--silent", "--output", "/dev/null", "--write-out", "%{http_code}"]
+    url = "http://127.0.0.1:8060/api/v2/agents"
+    assert fleet.run(*ask, url) == "401"
+    assert fleet.run(*ask, "--header", f"Authorization: Bearer {secret}", url) == "200"
+    for unit, _, _ in given:
+        fleet.run("rm", "-r", f"/run/systemd/system/{unit}.d")
+    fleet.run("rm", "-r", folder)
+    fleet.run("systemctl", "daemon-reload")
+
+
 def test_sockets_of_systemd_keep_the_ports_open_over_a_restart(fleet: BootedMachine) -> None:
     fleet.run("systemctl", "stop", BALANCER)
     fleet.run("systemctl", "start", *SOCKETS, BALANCER)

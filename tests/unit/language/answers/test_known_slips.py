@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from written_calls import Call, all_formats, answer_of
+from written_calls import SYNTAXES, Call, all_formats, answer_of, formats_of
 
 from paddler_trio.balancer.apis.answers.answer import Answer
 from paddler_trio.balancer.apis.answers.answer import AnswerReader as StreamReader
@@ -18,7 +18,7 @@ from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_syntax import CallSyntax, TaggedCalls
 from paddler_trio.language.answers.known_slips import SLIPS, Slip
-from paddler_trio.language.answers.model_format import ModelFormat
+from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.tool_calls import ToolSet, reader_of_calls
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
@@ -34,7 +34,6 @@ TEXT = {"type": "string"}
 TOOLS = ToolSet(
     [tool("edit", path=TEXT, text=TEXT, wholly={"type": "boolean"}), tool("now"), tool("f", n=TEXT)]
 )
-FORMS = all_formats()
 TEXTS = st.lists(st.sampled_from([*"ab \n\té'\"{}[],:<>", "x=1", "<b>", "</b>"]), max_size=8).map(
     "".join
 )
@@ -79,51 +78,68 @@ def cut(raw: str, places: Sequence[int]) -> list[str]:
 PLACES = st.lists(st.integers(0, 10_000), max_size=12)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+of_each_syntax = pytest.mark.parametrize("syntax", SYNTAXES)
+
+
+def test_each_format_is_of_one_syntax() -> None:
+    assert sum(len(formats_of(syntax)) for syntax in SYNTAXES) == len(all_formats()) > 50
+
+
+@of_each_syntax
 @given(calls=st.lists(CALLS, min_size=1, max_size=2), places=PLACES)
 def test_calls_written_rightly_are_read(
-    form: ModelFormat, calls: list[Call], places: list[int]
+    syntax: type[CallSyntax], calls: list[Call], places: list[int]
 ) -> None:
-    raw = answer_of(form, calls)
-    note(raw)
-    for pieces in ([raw], cut(raw, places), list(raw)):
-        answer = whole(form, pieces)
-        assert calls_of(answer) == calls
-        assert (answer.content, answer.problems) == ("", ())
+    for form in formats_of(syntax):
+        raw = answer_of(form, calls)
+        note(f"{form.name}: {raw}")
+        for pieces in ([raw], cut(raw, places), list(raw)):
+            answer = whole(form, pieces)
+            assert calls_of(answer) == calls
+            assert (answer.content, answer.problems) == ("", ())
 
 
-def slips_of(form: ModelFormat) -> list[Slip]:
-    assert form.calls is not None
-    found = [slip for slip in SLIPS if isinstance(form.calls.syntax, slip.kinds)]
+def slipping(syntax: type[CallSyntax]) -> Iterator[tuple[ModelFormat, list[Slip]]]:
+    slips = [slip for slip in SLIPS if syntax in slip.kinds]
     # where nothing else closes the section, the end of the call does: what follows it is content
-    return [slip for slip in found if form.calls.closer or not slip.name.startswith("the end of a")]
+    inner = [slip for slip in slips if not slip.name.startswith("the end of a")]
+    for form in formats_of(syntax):
+        assert form.calls is not None
+        if of_form := slips if form.calls.closer else inner:
+            yield form, of_form
 
 
 def slipped(slip: Slip, body: str, syntax: CallSyntax) -> str:
     return slip.write(body, syntax) or body
 
 
-SLIPPING = [form for form in FORMS if slips_of(form)]
+of_slipping_syntax = pytest.mark.parametrize(
+    "syntax", [each for each in SYNTAXES if any(each in slip.kinds for slip in SLIPS)]
+)
 
 
-@pytest.mark.parametrize("form", SLIPPING, ids=lambda form: form.name)
-@given(data=st.data(), calls=st.lists(CALLS, min_size=1, max_size=2), places=PLACES)
+@of_slipping_syntax
+@given(
+    choice=st.integers(0, len(SLIPS) - 1),
+    calls=st.lists(CALLS, min_size=1, max_size=2),
+    places=PLACES,
+)
 def test_a_known_slip_means_what_was_meant_whole_and_streamed(
-    form: ModelFormat,
-    data: st.DataObject,
+    syntax: type[CallSyntax],
+    choice: int,
     calls: list[tuple[str, Mapping[str, object]]],
     places: list[int],
 ) -> None:
-    slip = data.draw(st.sampled_from(slips_of(form)))
-    raw = answer_of(form, calls, partial(slipped, slip))
-    note(raw)
-    for pieces in ([raw], cut(raw, places), list(raw)):
-        answer = whole(form, pieces)
-        assert calls_of(answer) == calls
-        assert (answer.content, answer.problems) == ("", ())
-    told = streamed(form, cut(raw, places))
-    assert [call.name for call in told.calls] == [name for name, _ in calls]
-    assert told.content == ""
+    for form, slips in slipping(syntax):
+        raw = answer_of(form, calls, partial(slipped, slips[choice % len(slips)]))
+        note(f"{form.name}: {raw}")
+        for pieces in ([raw], cut(raw, places), list(raw)):
+            answer = whole(form, pieces)
+            assert calls_of(answer) == calls
+            assert (answer.content, answer.problems) == ("", ())
+        told = streamed(form, cut(raw, places))
+        assert [call.name for call in told.calls] == [name for name, _ in calls]
+        assert told.content == ""
 
 
 PAIRS: Sequence[Sequence[Call]] = (
@@ -133,57 +149,48 @@ PAIRS: Sequence[Sequence[Call]] = (
 )
 
 
-@pytest.mark.parametrize("form", SLIPPING, ids=lambda form: form.name)
-def test_a_slip_in_each_of_two_calls_loses_neither(form: ModelFormat) -> None:
-    for slip in slips_of(form):
-        for calls in PAIRS:
-            raw = answer_of(form, calls, partial(slipped, slip))
-            answer = whole(form, [raw])
-            assert (slip.name, calls_of(answer)) == (slip.name, calls), raw
-            assert (answer.content, answer.problems) == ("", ())
+@of_slipping_syntax
+def test_a_slip_in_each_of_two_calls_loses_neither(syntax: type[CallSyntax]) -> None:
+    for form, slips in slipping(syntax):
+        for slip in slips:
+            for calls in PAIRS:
+                raw = answer_of(form, calls, partial(slipped, slip))
+                answer = whole(form, [raw])
+                assert (slip.name, calls_of(answer)) == (slip.name, calls), raw
+                assert (answer.content, answer.problems) == ("", ())
 
 
-WITH_CLOSER = [form for form in FORMS if form.calls is not None and form.calls.closer]
+def with_closer() -> list[tuple[ModelFormat, CallFormat]]:
+    return [(form, form.calls) for form in all_formats() if form.calls and form.calls.closer]
 
 
-@pytest.mark.parametrize("form", WITH_CLOSER, ids=lambda form: form.name)
 @pytest.mark.parametrize("gap", ["", "\n"])
-def test_the_end_of_a_section_twice_is_no_content(form: ModelFormat, gap: str) -> None:
-    assert form.calls is not None
-    closer = form.calls.closer
-    call = answer_of(form, [("edit", {"path": "m"})])
-    for pieces in ([f"{call}{gap}{closer}"], list(f"{call}{gap}{closer}")):
-        answer = whole(form, pieces)
-        assert (calls_of(answer), answer.content.strip()) == ([("edit", {"path": "m"})], "")
-        told = streamed(form, pieces)
-        assert (len(told.calls), told.content.strip()) == (1, "")
-    later = whole(form, [f"{call}\nIt ends with {closer}, always."])
-    assert "It ends with" in later.content
-    assert later.content.endswith(", always.")
+def test_the_end_of_a_section_twice_is_no_content(gap: str) -> None:
+    for form, shape in with_closer():
+        closer = shape.closer
+        call = answer_of(form, [("edit", {"path": "m"})])
+        for pieces in ([f"{call}{gap}{closer}"], list(f"{call}{gap}{closer}")):
+            answer = whole(form, pieces)
+            assert (calls_of(answer), answer.content.strip()) == ([("edit", {"path": "m"})], "")
+            told = streamed(form, pieces)
+            assert (len(told.calls), told.content.strip()) == (1, "")
+        later = whole(form, [f"{call}\nIt ends with {closer}, always."])
+        assert "It ends with" in later.content
+        assert later.content.endswith(", always.")
 
 
-ENDLESS = [
-    form
-    for form in FORMS
-    if form.calls is not None
-    and isinstance(form.calls.syntax, TaggedCalls)
-    and form.calls.closer
-    and form.calls.one_a_section
-]
-
-
-@pytest.mark.parametrize("form", ENDLESS, ids=lambda form: form.name)
-def test_a_last_value_without_an_end_ends_with_its_section(form: ModelFormat) -> None:
-    assert form.calls is not None
-    assert isinstance(form.calls.syntax, TaggedCalls)
-    syntax = form.calls.syntax
-    raw = answer_of(form, [("edit", {"path": "m", "text": "x"})])
-    before, _, after = raw.rpartition(syntax.value_end)
-    for rest in (after, "\n" + form.calls.closer):
-        text = before.removesuffix(syntax.value_blank) + "\n" + rest.lstrip("\n")
-        answer = whole(form, list(text))
-        (call,) = answer.tool_calls
-        assert isinstance(call.arguments, dict)
-        assert call.arguments["path"] == "m"
-        assert str(call.arguments["text"]).strip() == "x"
-        assert answer.content == ""
+def test_a_last_value_without_an_end_ends_with_its_section() -> None:
+    for form, shape in with_closer():
+        syntax = shape.syntax
+        if not (isinstance(syntax, TaggedCalls) and shape.one_a_section):
+            continue
+        raw = answer_of(form, [("edit", {"path": "m", "text": "x"})])
+        before, _, after = raw.rpartition(syntax.value_end)
+        for rest in (after, "\n" + shape.closer):
+            text = before.removesuffix(syntax.value_blank) + "\n" + rest.lstrip("\n")
+            answer = whole(form, list(text))
+            (call,) = answer.tool_calls
+            assert isinstance(call.arguments, dict), form.name
+            assert call.arguments["path"] == "m"
+            assert str(call.arguments["text"]).strip() == "x"
+            assert answer.content == ""

@@ -36,6 +36,15 @@ def all_formats() -> tuple[ModelFormat, ...]:
     return tuple({form.calls: form for form in forms if form.calls is not None}.values())
 
 
+SYNTAXES = (JsonCalls, NamedJson, NestedTags, PythonCalls, QuotedObjects, TaggedCalls)
+"""Their kinds of syntax, known without reading seventy templates: tests are named by them."""
+
+
+def formats_of(syntax: type[CallSyntax]) -> list[ModelFormat]:
+    """Return those of :func:`all_formats` whose calls are of this kind."""
+    return [form for form in all_formats() if form.calls and isinstance(form.calls.syntax, syntax)]
+
+
 def answer_of(form: ModelFormat, calls: Sequence[Call], slip: Slipping | None = None) -> str:
     """Return an answer that makes these calls; each is written as ``slip`` has it."""
     assert form.calls is not None
