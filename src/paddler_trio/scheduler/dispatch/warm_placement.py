@@ -40,10 +40,10 @@ TIE: Final = 0.1
 """Predictions that differ by less than this part, or by less than ``TIE_S``, are a tie."""
 MAX_HOLD_S: Final = 10.0
 """A request lets slots pass for this long at most."""
-LEAST_SERVED: Final = 3
+LEAST_SERVED: Final = 2
 MOST_SERVED: Final = 16
-"""So many requests count as gaining by what is not computed again: itself, those whose passes a
-prompt makes longer, and those that wait for any slot."""
+"""So many requests count as gaining by what is not computed again: itself, one whose passes the
+prompt would make longer, and those that wait for any slot."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
 WORTH_TELLING: Final = 32
@@ -327,8 +327,8 @@ class WarmPlacement:
         """Return how long a request shall wait for the slot of a busy agent, instead of the free
         slot of another; 0 for not at all.
 
-        What it need not compute again is time for itself, for those that it would be computed
-        beside, and for those that take the slot which it lets pass; one that waits for a certain
+        What it need not compute again is time for itself, for who is computed beside it
+        otherwise, and for those that take the slot which it lets pass; one that waits for a certain
         agent takes none. It waits no longer than that is more than what it waits.
         """
         wait_s = busy[5]
