@@ -327,8 +327,8 @@ class WarmPlacement:
         """Return how long a request shall wait for the slot of a busy agent, instead of the free
         slot of another; 0 for not at all.
 
-        What it need not compute again is time for itself, for who is computed beside it
-        otherwise, and for those that take the slot which it lets pass; one that waits for a certain
+        What it need not compute again is time for itself, for one beside which it would be
+        computed, and for those that take the slot which it lets pass; one that waits for a certain
         agent takes none. It waits no longer than that is more than what it waits.
         """
         wait_s = busy[5]
