@@ -5,7 +5,11 @@ Each scenario is played with placement by load, by prediction from what was gran
 and by prediction with exact digests, as if every engine told of each block that comes and goes;
 computed prompt tokens are compared with an oracle that computes everything once. Seeds are played
 in turn and their requests are taken together. The exit status is 1 if a goal is missed.
-Usage: ``python benchmarks/placement.py [--seeds 3] [--only NAME] [--json]``.
+
+With ``--sweep`` the tenants come at rates from 0.3 to 0.95 of what the fleet could answer if it
+computed everything once and never waited; beside an oracle's tokens, times are compared with those
+of placement by load. ``--first-seed 1000`` plays rounds that nothing was tuned with.
+Usage: ``python benchmarks/placement.py [--seeds 3] [--first-seed 0] [--only NAME] [--sweep]``.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 import attrs
@@ -90,12 +95,13 @@ def chat(
     return turn
 
 
-def tenants(dice: random.Random) -> Arrivals:
-    """100 tenants with system prompts of 2,000 tokens, chats of 10 turns."""
+def tenants(dice: random.Random, every_s: float = 1.3) -> Arrivals:
+    """100 tenants with system prompts of 2,000 tokens, chats of 10 turns; a chat begins about
+    ``every_s``."""
     systems = [blocks(2000, ("system", number)) for number in range(100)]
     arrivals, at_s = Arrivals(), 0.0
     for number in range(600):
-        at_s += dice.expovariate(1 / 1.3)
+        at_s += dice.expovariate(1 / every_s)
         tenant = dice.randrange(100)
         turn = chat(dice, systems[tenant], ("chat", number), 10, f"tenant {tenant}", 8.0)
         arrivals.append((at_s, turn))
@@ -145,14 +151,15 @@ SCENARIOS = {
     "one at half speed": Scenario([(4, SPEED)] * 3 + [(4, SPEED.slowed(2.0))], half_speed),
     "hot prefix": Scenario([(8, SPEED)] * 8, hot),
 }
+RATES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.95)
 WAYS = {"load": (False, False), "guess": (True, False), "exact": (True, True)}
 
 
-def play(scenario: Scenario, way: str, seeds: int) -> Figures:
+def play(scenario: Scenario, way: str, seeds: range) -> Figures:
     outcomes = list[Outcome]()
     computed = oracle = reusable = 0
     rates = list[float]()
-    for seed in range(seeds):
+    for seed in seeds:
         arrivals = scenario.make(random.Random(seed))
         is_warm, is_exact = WAYS[way]
         fleet = VirtualFleet(scenario.engines, is_warm=is_warm, is_exact=is_exact)
@@ -190,12 +197,12 @@ def percentile(times: Sequence[float], part: float) -> float:
     return round(times[int(part * (len(times) - 1))], 4)
 
 
-def static_split_p99(scenario: Scenario, seeds: int) -> float:
+def static_split_p99(scenario: Scenario, seeds: range) -> float:
     """The best of all ways to give the hot prefix to some of the agents, and the rest to others."""
     best = float("inf")
     for num in range(1, len(scenario.engines)):
         times = list[float]()
-        for seed in range(seeds):
+        for seed in seeds:
             arrivals = scenario.make(random.Random(seed))
             first = next(each.prompt.hashes[0] for _, each in arrivals if is_hot(each))
             for ours, engines in (
@@ -214,7 +221,7 @@ def is_hot(turn: Turn) -> bool:
     return turn.prompt.hashes[0] == blocks(64, "hot")[0]
 
 
-def goals(name: str, of: dict[str, Figures], scenario: Scenario, seeds: int) -> dict[str, float]:
+def goals(name: str, of: dict[str, Figures], scenario: Scenario, seeds: range) -> dict[str, float]:
     """Each figure divided by its goal: 1 or less is good."""
     load, guess = of["load"], of["guess"]
     if name == "tenants":
@@ -234,18 +241,46 @@ def goals(name: str, of: dict[str, Figures], scenario: Scenario, seeds: int) -> 
     return {"TTFT p99 / best static split, of 1.2": guess.ttft_p99 / split / 1.2}
 
 
+def sweep(seeds: range) -> bool:
+    """Print a table of the tenants at rates up to saturation; False if a goal is missed."""
+    engines: Engines = [(8, SPEED)] * 8
+    full_pass_s = SPEED.pass_s + 8 * SPEED.token_s
+    answers_s = 10 * 130 * full_pass_s / 8
+    prompts_s = (10 * 100 + 2000 * 100 / 600) / SPEED.tokens_per_s
+    least_s = (answers_s + prompts_s) / len(engines)
+    is_good = True
+    print(f"saturation: a chat every {least_s:.2f} s; seeds {seeds.start} to {seeds.stop - 1}")
+    print("rate  way    computed/oracle  TTFT p50     p90     p99 s  tokens/s")
+    for part in RATES:
+        scenario = Scenario(engines, partial(tenants, every_s=least_s / part))
+        of = {way: play(scenario, way, seeds) for way in ("load", "guess")}
+        for way, each in of.items():
+            print(
+                f"{part:4.2f}  {way:5}  {each.computed / each.oracle:15.2f}  {each.ttft_p50:8.3f} "
+                f"{each.ttft_p90:7.3f} {each.ttft_p99:7.3f}    {each.tokens_per_s:7.1f}",
+                flush=True,
+            )
+        is_good &= of["guess"].computed <= 1.1 * of["guess"].oracle
+    return is_good
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="rounds of each scenario")
     parser.add_argument("--only", default="", help="one scenario")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--sweep", action="store_true", help="tenants at rates up to saturation")
     options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.sweep:
+        return 0 if sweep(seeds) else 1
     is_good, all_of = True, {}
     for name, scenario in SCENARIOS.items():
         if options.only not in name:
             continue
-        of = {way: play(scenario, way, options.seeds) for way in WAYS}
-        judged = goals(name, of, scenario, options.seeds)
+        of = {way: play(scenario, way, seeds) for way in WAYS}
+        judged = goals(name, of, scenario, seeds)
         is_good &= all(each <= 1.0 for each in judged.values())
         all_of[name] = {way: attrs.asdict(figures) for way, figures in of.items()}
         if options.json:

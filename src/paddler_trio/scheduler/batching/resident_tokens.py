@@ -244,8 +244,10 @@ class ResidentTokens:
         self.streams[resident.stream].is_saved = True
 
     def _freshness(self, stream: Stream) -> float:
-        """Return 1 for what was used last, less with every sequence placed since."""
-        return 1.0 / (1 + self.arrivals - stream.last_used)
+        """Return 1 for what was used last, and half after as many sequences as there are streams:
+        what takes turns is worth nearly the same, and what is out of turn soon nothing."""
+        turns = (self.arrivals - stream.last_used) / len(self.streams)
+        return 1.0 / (1 + turns * turns)
 
     def _by_value(self) -> Iterable[Stream]:
         """Return idle streams that hold something, the least valuable first."""

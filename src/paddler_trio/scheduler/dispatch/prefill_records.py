@@ -52,6 +52,8 @@ class Fleet:
     tokens_per_byte: Average = attrs.field(factory=lambda: Average(_TOKENS_PER_BYTE))
     tokens_per_s: Average = attrs.field(factory=lambda: Average(_TOKENS_PER_S))
     slot_s: Average = attrs.field(factory=lambda: Average(_SLOT_S))
+    num_held: int = 0
+    """Requests that wait for a slot of one agent and no other."""
 
 
 @attrs.define

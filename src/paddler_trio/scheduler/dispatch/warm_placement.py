@@ -40,8 +40,10 @@ TIE: Final = 0.1
 """Predictions that differ by less than this part, or by less than ``TIE_S``, are a tie."""
 MAX_HOLD_S: Final = 10.0
 """A request lets slots pass for this long at most."""
-MOST_SERVED: Final = 4
-"""So many requests, itself included, count as gaining by what is not computed again."""
+LEAST_SERVED: Final = 2
+MOST_SERVED: Final = 16
+"""So many requests count as gaining by what is not computed again: itself, one whose passes the
+prompt would make longer, and those that wait for any slot."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
 WORTH_TELLING: Final = 32
@@ -192,6 +194,7 @@ class WarmPlacement:
         asked = self._asked.get(request)
         if asked is not None and asked.held_for is not None:
             self._num_held -= 1
+            asked.fleet.num_held -= 1
             record = self._agents.get(asked.held_for)
             if record is not None:
                 record.num_held -= 1
@@ -335,20 +338,21 @@ class WarmPlacement:
         """Return how long a request shall wait for the slot of a busy agent, instead of the free
         slot of another; 0 for not at all.
 
-        What it need not compute again is time for itself, and for those that wait and take the slot
-        that it lets pass.
+        What it need not compute again is time for itself, for one beside which it would be
+        computed, and for those that take the slot which it lets pass; one that waits for a certain
+        agent takes none. It waits no longer than that is more than what it waits.
         """
         wait_s = busy[5]
         saved = self._missing(asked, free[2], free[4]) - self._missing(asked, busy[2], busy[4])
         saved_s = saved / self._agents[busy[2]].tokens_per_s
-        gained_s = free[3] + min(1 + waiting, MOST_SERVED) * saved_s - busy[3]
-        if gained_s <= TIE_S:
-            return 0.0
-        return min(MAX_HOLD_S, 2 * wait_s if waiting else gained_s + wait_s)
+        takers = max(0, waiting - asked.fleet.num_held)
+        gained_s = free[3] + min(LEAST_SERVED + takers, MOST_SERVED) * saved_s - busy[3]
+        return min(MAX_HOLD_S, gained_s + wait_s) if gained_s > TIE_S else 0.0
 
     def _hold(self, asked: Asked, agent: AgentKey) -> None:
         asked.has_held, asked.held_for = True, agent
         self._num_held += 1
+        asked.fleet.num_held += 1
         self._agents[agent].num_held += 1
 
     def _shown(self, asked: Asked, chosen: _Option, options: list[_Option]) -> Prediction:
