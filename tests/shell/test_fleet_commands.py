@@ -467,16 +467,8 @@ def test_a_swap_that_is_rolled_back_says_why(double: FleetDouble) -> None:
     assert "served by" not in ended.stdout
 
 
-def test_a_balancer_without_rollouts_is_followed_as_before(double: FleetDouble) -> None:
+def test_a_balancer_without_a_fleet_is_named(double: FleetDouble) -> None:
     double.has_fleet = False
-    double.agents = [{**AGENT, "served_state": "new", "wanted_state": "new"}]
-    ended = run(double, "model", "swap", "/models/new.gguf")
-    assert ended.exit_code == DONE, ended.output
-    assert ended.stdout.splitlines()[-1] == "served by a1: /models/new.gguf"
-    assert ended.stderr == "a1: serving\n"
-    double.agents = [{**AGENT, "phase": "loading"}]
-    ended = run(double, "model", "swap", "/models/new.gguf", "--timeout", 0.1)
-    assert ended.exit_code == TIMED_OUT
     refused = run(double, "fleet", "show")
     assert refused.exit_code == BY_BALANCER
     assert "it has no /api/v2/fleet" in refused.stderr

@@ -64,8 +64,8 @@ def fleet(*agents: AgentView, digest: str = NEW) -> FleetView:
     return FleetView(desired_state_digest=digest, agents=list(agents))
 
 
-def progress(*before: AgentView, wants_model: bool = True) -> SwapProgress:
-    return SwapProgress(NEW, wants_model=wants_model, before=by_id(before), stored_at_s=0.0)
+def progress(*before: AgentView) -> SwapProgress:
+    return SwapProgress(NEW, before=by_id(before), stored_at_s=0.0)
 
 
 def outcome_of(waiting: SwapProgress, *agents: AgentView, at_s: float = 0.5) -> Outcome | None:
@@ -92,10 +92,8 @@ def test_an_agent_that_serves_without_being_given_work_yet_does_not_count() -> N
 def test_an_agent_that_has_not_reported_yet_is_not_taken_for_one_of_paddlers() -> None:
     """Nor its first status, which says that nothing is loaded, for a state without a model."""
     joined = attrs.evolve(SERVING, phase=None, wanted_state=None, served_state=None, slots_total=0)
-    assert outcome_of(progress(wants_model=False), joined) is None
-    assert outcome_of(progress(wants_model=False), attrs.evolve(PADDLER, slots_total=0)) is (
-        Outcome.ALL_SERVE
-    )
+    assert outcome_of(progress(), joined) is None
+    assert outcome_of(progress(), attrs.evolve(PADDLER, slots_total=0)) is (Outcome.ALL_SERVE)
 
 
 def test_a_failure_is_told_with_its_reason() -> None:
@@ -169,18 +167,18 @@ def test_a_state_that_somebody_else_replaces_is_not_waited_for() -> None:
 
 def test_wanting_no_model_is_fulfilled_without_slots() -> None:
     idle = attrs.evolve(SERVING, phase="waiting", slots_total=0, model_path=None)
-    assert outcome_of(progress(wants_model=False), idle) is Outcome.ALL_SERVE
+    assert outcome_of(progress(), idle) is Outcome.ALL_SERVE
     paddler = attrs.evolve(PADDLER, slots_total=0, is_accepting=False)
-    assert outcome_of(progress(wants_model=False), paddler) is Outcome.ALL_SERVE
+    assert outcome_of(progress(), paddler) is Outcome.ALL_SERVE
 
 
 @pytest.mark.parametrize(
     ("agent", "outcome"),
     [
-        (PADDLER, Outcome.ALL_SERVE),
+        (PADDLER, None),
         (attrs.evolve(PADDLER, is_accepting=False), None),
         (attrs.evolve(PADDLER, state_application_status="Fresh"), None),
-        (attrs.evolve(PADDLER, slots_total=0), None),
+        (attrs.evolve(PADDLER, slots_total=0), Outcome.ALL_SERVE),
         (attrs.evolve(PADDLER, issues=NO_FILE), Outcome.SOME_FAILED),
         (attrs.evolve(PADDLER, state_application_status="Stuck"), Outcome.SOME_FAILED),
     ],
@@ -213,6 +211,6 @@ def test_success_is_never_told_unless_every_agent_seen_last_serves(
         waiting.observe(fleet(*view), now_s)
         if waiting.outcome is Outcome.ALL_SERVE:
             assert view
-            assert all(agent.is_accepting for agent in view)
+            assert all(agent.is_accepting or agent.is_paddlers for agent in view)
             assert all(agent.is_paddlers or agent.served_state == NEW for agent in view)
             assert {standing.result for standing in waiting.standings} == {SwapResult.SERVING}

@@ -7,7 +7,6 @@ Fields that a newer balancer adds are ignored; ``raw`` is the whole answer, for 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -16,8 +15,6 @@ import attrs
 from cattrs.gen import make_dict_structure_fn, override
 
 from paddler_trio.cli.balancer_http import (
-    BalancerRefusedError,
-    BalancerUnreachableError,
     BalancerVersionError,
 )
 from paddler_trio.cli.management_client import CONVERTER, SILENCE_S, Json, ManagementClient
@@ -166,7 +163,6 @@ FLEET_PATH: Final = "/api/v2/fleet"
 ROLLOUT_PATH: Final = "/api/v2/rollout"
 STORED_S: Final = 30.0
 """A revision is answered when it is on the balancer's disk."""
-SHOWN_S: Final = 1.0
 CONFLICT: Final = 409
 
 
@@ -175,25 +171,6 @@ class FleetClient:
     """A client that uses the conversation of ``management``; errors are those of its methods."""
 
     management: ManagementClient
-
-    def shows_rollout(self, deployment: str) -> bool:
-        """Return whether the balancer rolls out what was just stored, which it shows at once.
-        Paddler's does not, nor does one of ours from before there were rollouts."""
-        give_up_s = time.monotonic() + SHOWN_S
-        try:
-            for view in self.watch_rollouts(silence_s=SHOWN_S):
-                if view.of(deployment) is not None:
-                    return True
-                if time.monotonic() >= give_up_s:
-                    break
-        except BalancerVersionError:
-            raise
-        except BalancerUnreachableError:
-            return False  # silent, or gone: whoever watches the agents next gets the error
-        except BalancerRefusedError as error:
-            if error.status != 404:
-                raise
-        return False
 
     def state(self) -> FleetStateView:
         """The revision in force and how far it is carried out."""

@@ -11,7 +11,6 @@ from rich.text import Text
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.fleet.fleet_client import FleetClient
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.model.memory_words import chosen_words
 from paddler_trio.cli.model.model_extras import (
     Change,
     changes,
@@ -90,14 +89,11 @@ def store_desired_state(
 
     told = _told_storing(desired, extras, digest, different)
     code = DONE
-    fleet = FleetClient(client)
-    # to give up a model is no rollout: it is over for the balancer when all have been told
-    is_rolled_out = timeout_s is not None and not isinstance(desired.model, NoModel)
-    if timeout_s is not None and is_rolled_out and fleet.shows_rollout("default"):
+    if timeout_s is not None and not isinstance(desired.model, NoModel):
         from paddler_trio.cli.swap.swap_rollout import wait_for_swap
 
         code = wait_for_swap(
-            fleet,
+            FleetClient(client),
             desired,
             extras,
             digest,
@@ -107,12 +103,8 @@ def store_desired_state(
             as_json=as_json,
         )
     elif timeout_s is not None:
-        progress = SwapProgress(
-            digest,
-            wants_model=not isinstance(desired.model, NoModel),
-            before=before,
-            stored_at_s=stored_at_s,
-        )
+        # to give up a model is no rollout: it is over for the balancer when all have been told
+        progress = SwapProgress(digest, before=before, stored_at_s=stored_at_s)
         code = _wait(client, progress, desired, timeout_s=timeout_s, told=told, as_json=as_json)
     if as_json:
         print_json(told)
@@ -201,19 +193,13 @@ def _result(
     timeout_s: float,
 ) -> str:
     """The last line."""
-    source = text_of(desired.model)
     names = {
         result: ", ".join(s.agent.label for s in standings if s.result is result)
         for result in SwapResult
     }
     match outcome:
         case Outcome.ALL_SERVE:
-            chosen = "".join(
-                f"\n{standing.agent.label} chose {words}"
-                for standing in standings
-                if (words := chosen_words(standing.agent))
-            )
-            return f"served by {names[SwapResult.SERVING]}: {source}{chosen}"
+            return f"served by {names[SwapResult.SERVING]}: {text_of(desired.model)}"
         case Outcome.SOME_FAILED:
             return "\n".join(
                 f"failed on {standing.agent.label}: {standing.reason}"

@@ -1,12 +1,10 @@
-"""Waiting for agents, shown: a live table on a terminal, a line for each change elsewhere.
+"""Waiting until agents have given up their model, shown: a live table on a terminal, a line for
+each change elsewhere. Both go to standard error; the outcome is the command's to print.
 
-Both go to standard error; the outcome is the command's to print.
-
-The progress of a fleet to a new desired state; decided from snapshots, without a clock.
-
-An agent of ours names the state it wants and the state it serves, so the answer is a comparison; it
-is ``Fresh`` until it has tried that state. A Paddler 4.1 agent names neither: it serves when the
-balancer gives it work again, and has failed when it reports issues. A failure in the words of one
+The progress of a fleet to that state is decided from snapshots, without a clock. An agent of ours
+names the state it wants and the state it serves, so the answer is a comparison; it is ``Fresh``
+until it has tried that state. A Paddler 4.1 agent names neither: it has done it when it has no
+slots any more, and has failed when it reports issues. A failure in the words of one
 from before the state was stored may be that very one, still on its way: it counts only if the
 agent keeps reporting it for ``NEWS_S``.
 """
@@ -22,7 +20,6 @@ from typing import Protocol
 import attrs
 from rich.console import Console
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -71,13 +68,11 @@ class SwapProgress:
 
     Args:
       digest: of the state that is being waited for.
-      wants_model: False if that state is to serve nothing.
       before: the agents when it was stored; empty if nothing had to be stored.
       stored_at_s: the caller's monotonic time then.
     """
 
     digest: str
-    wants_model: bool
     before: Mapping[str, AgentView]
     stored_at_s: float
     _standings: dict[str, AgentSwapState] = attrs.field(factory=dict, init=False)
@@ -132,8 +127,6 @@ class SwapProgress:
         if not agent.is_paddlers:
             return agent.is_accepting and agent.served_state == self.digest
         applied = agent.state_application_status == "Applied" and not agent.issues
-        if self.wants_model:
-            return applied and agent.is_accepting and agent.slots_total > 0
         return applied and agent.slots_total == 0
 
     def _fails(self, agent: AgentView) -> bool:
@@ -166,7 +159,6 @@ def _gone(standing: AgentSwapState, now_s: float) -> AgentSwapState:
     return attrs.evolve(standing, result=result, reason="it is offline", gone_since_s=since_s)
 
 
-BAR_COLUMNS = 20
 ENDS = ("serving", "failed", "waiting")
 
 
@@ -208,13 +200,12 @@ class _LiveTable:
     live: Live
 
     def show(self, standings: list[AgentSwapState]) -> None:
-        table = Table("agent", "phase", "", "slots", "", box=None)
+        table = Table("agent", "phase", "slots", "", box=None)
         for standing in standings:
             agent = standing.agent
             table.add_row(
                 Text(printable(agent.label)),
                 _phase(standing),
-                _bar(standing),
                 f"{agent.slots_processing}/{agent.slots_total}",
                 Text(printable(standing.reason), style="red" if _failed(standing) else ""),
             )
@@ -229,18 +220,13 @@ class _Lines:
     def show(self, standings: list[AgentSwapState]) -> None:
         for standing in standings:
             agent = standing.agent
-            words = [agent.label + ":", _phase(attrs.evolve(standing, agent=_still(agent))).plain]
+            words = [agent.label + ":", _phase(standing).plain]
             if standing.reason:
                 words.append(f"({standing.reason})")
             line = printable(" ".join(words))
             if self._said.get(agent.id) != line:
                 self._said[agent.id] = line
                 self.console.print(line)
-
-
-def _still(agent: AgentView) -> AgentView:
-    """Without its percentage, which would make a line of every step."""
-    return attrs.evolve(agent, progress=None, download_total=0)
 
 
 def _phase(standing: AgentSwapState) -> Text:
@@ -251,19 +237,6 @@ def _phase(standing: AgentSwapState) -> Text:
     if standing.result is SwapResult.PENDING and standing.agent.phase in ENDS:
         return Text("has not begun")  # that is the end of what it did before
     return phase_text(standing.agent)
-
-
-def _bar(standing: AgentSwapState) -> ProgressBar | str:
-    agent = standing.agent
-    if standing.result is not SwapResult.PENDING or standing.gone_since_s is not None:
-        return ""
-    if agent.progress is not None:
-        return ProgressBar(total=1.0, completed=agent.progress, width=BAR_COLUMNS)
-    if agent.download_total:
-        return ProgressBar(
-            total=agent.download_total, completed=agent.download_current, width=BAR_COLUMNS
-        )
-    return ""
 
 
 def _failed(standing: AgentSwapState) -> bool:

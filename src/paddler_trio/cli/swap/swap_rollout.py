@@ -169,7 +169,7 @@ OUTCOMES = {
     Ending.SUPERSEDED: Outcome.SUPERSEDED.value,
     Ending.FAILED: Outcome.SOME_FAILED.value,
 }
-"""Of ``--json``: the words that scripts know from balancers without rollouts."""
+"""Of ``--json``: the words that scripts know."""
 RELOADS = "agents load the model anew, all at the same time"
 
 
