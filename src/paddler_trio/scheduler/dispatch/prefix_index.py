@@ -55,7 +55,7 @@ class _Piece:
 
 @attrs.define
 class _Part:
-    """The memory of one agent.
+    """The prompts that one agent has.
 
     Args:
       ends: the pieces that nothing of its follows, the one that is forgotten next first. There may
