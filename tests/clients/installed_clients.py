@@ -35,7 +35,7 @@ PYPI: Final = {
         "langchain-ollama==1.1.0",
     ),
     "ollama-texts": (
-        *("langchain-ollama==1.1.0", "llama-index-llms-ollama==0.11.0", "litellm==1.110.2"),
+        *("litellm==1.110.2", "langchain-ollama==1.1.0", "llama-index-llms-ollama==0.11.0"),
     ),
     "pydantic-ai": ("pydantic-ai-slim[openai,anthropic]==2.68.0",),
 }

@@ -31,32 +31,26 @@ from paddler_trio.net.tls.client_tls import ClientTls
 
 KEY_FILE, PORT = "key", 8060
 RELAY = """
-import socket, ssl, sys, threading
+import select, socket, ssl, sys, threading
 cert, key, port, target = sys.argv[1:]
 server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 server.load_cert_chain(cert, key)
 client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-def pump(source, sink):
-    try:
-        while data := source.recv(65536):
-            sink.sendall(data)
-    except OSError:
-        pass
-    finally:
-        for each in (source, sink):
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 def serve(raw):
     try:
         near = server.wrap_socket(raw, server_side=True)
-        far = client.wrap_socket(socket.create_connection((target, int(port))))
+        with near, client.wrap_socket(socket.create_connection((target, int(port)))) as far:
+            ways = {near: far, far: near}
+            while True:  # one thread: two may not use one connection of TLS
+                ready = [each for each in ways if each.pending()]
+                for source in ready or select.select(list(ways), [], [])[0]:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    ways[source].sendall(data)
     except OSError:
         return
-    threading.Thread(target=pump, args=(near, far), daemon=True).start()
-    pump(far, near)
 with socket.create_server(("0.0.0.0", int(port))) as listener:
     print("up", flush=True)
     while True:

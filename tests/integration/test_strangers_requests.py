@@ -132,7 +132,9 @@ def test_a_result_and_a_reminder_may_come_in_one_turn(fleet: Fleet, name: str, i
 
 def test_a_model_without_tools_is_told_them_and_calls_one_that_it_has_to(fleet: Fleet) -> None:
     serve(fleet, BUNDLED_MODEL, template=template_text("llama-cpp-rwkv-world.jinja"))
-    function = {"name": "save_note", "parameters": WEATHER["function"]["parameters"]}
+    city = {"type": "string", "maxLength": 20}  # else it may go on until max_tokens
+    parameters = {"type": "object", "properties": {"city": city}, "required": ["city"]}
+    function = {"name": "save_note", "parameters": parameters}
     body = {"messages": HEY, "tools": [{"type": "function", "function": function}]}
     prompt = post(fleet, "/apply-template", body).json()["prompt"]
     assert '"name": "save_note"' in prompt

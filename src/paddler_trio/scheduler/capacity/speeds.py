@@ -2,8 +2,9 @@
 
 Whatever an engine did in a time, that time is: passes x time of a pass + answers' tokens x time of
 one + prompt tokens x time of one. Each answer, and each wait for a first token, is a sample; of an
-engine's own threads nothing need be known. Errors count in proportion to the times. Agents that
-share a machine slow each other: by how much is tried.
+engine's own threads nothing need be known. Errors count in proportion to the times that a first fit
+expects: in proportion to those that were seen, slow samples would hardly count, and capacity is a
+matter of the mean. Agents that share a machine slow each other: by how much is tried.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_SAMPLES: Final = 512
 """Of an engine, the newest."""
 MOST_COMPARED: Final = 2048
 """Samples of all engines, with which it is tried by how much they slow each other."""
-SLOWINGS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+SLOWINGS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Parts by which each other busy agent may slow an engine: they share a machine."""
 ENOUGH: Final = 5
 """Samples of each kind, below which an engine is believed to be as those of others are."""
@@ -144,7 +145,8 @@ def speeds_of(
 def slowing_of(samples: Sequence[Sample]) -> float:
     """Return by how much other busy agents slow an engine: what explains most, if that is a fifth
     of what is not explained without it."""
-    left = {each: len(samples) - _fit(samples, each)[0] for each in SLOWINGS}
+    weights = _weights(samples, 0.0)
+    left = {each: _fit(samples, each, weights)[0] for each in SLOWINGS}
     found = min(left, key=lambda each: left[each])
     return found if left[found] <= 0.8 * left[0.0] else 0.0
 
@@ -157,7 +159,8 @@ def speed_of(
     lags = [each.lag_s for each in samples if not each.is_answer]
     if not 0 < len(lags) < len(samples):
         return None
-    pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in _fit(samples, slowing)[1])
+    fitted = _fit(samples, slowing, _weights(samples, slowing))[1]
+    pass_s, token_s, prompt_s = (max(_LEAST_S, each) for each in fitted)
     lag_s, cells = sum(lags) / len(lags), max(1, cache_tokens)
     return EngineSpeed(1 / prompt_s, pass_s, token_s, None, cells, lag_s, slowing)
 
@@ -167,14 +170,18 @@ def _is_enough(samples: Sequence[Sample]) -> bool:
     return min(answers, len(samples) - answers) >= ENOUGH
 
 
-def _fit(samples: Sequence[Sample], slowing: float) -> tuple[float, list[float]]:
-    """Return how much of the squares is explained, and the times with which it is."""
-    products, sums = [[0.0] * 3 for _ in range(3)], [0.0] * 3
-    for passes, tokens, prompt_tokens, others, took_s, _ in samples:
-        part = (1 + slowing * others) / took_s
+def _fit(
+    samples: Sequence[Sample], slowing: float, weights: Sequence[float] | None = None
+) -> tuple[float, list[float]]:
+    """Return the sum of the squares that are left, and the times with which they are least."""
+    products, sums, total = [[0.0] * 3 for _ in range(3)], [0.0] * 3, 0.0
+    for number, (passes, tokens, prompt_tokens, others, took_s, _) in enumerate(samples):
+        weight = 1 / took_s if weights is None else weights[number]
+        part, target = (1 + slowing * others) * weight, took_s * weight
+        total += target * target
         shares = passes * part, tokens * part, prompt_tokens * part
         for at, share in enumerate(shares):
-            sums[at] += share
+            sums[at] += share * target
             row = products[at]
             for place in range(3):
                 row[place] += share * shares[place]
@@ -182,7 +189,21 @@ def _fit(samples: Sequence[Sample], slowing: float) -> tuple[float, list[float]]
     for one, other, sign in ((0, 0, 1), (1, 1, 1), (0, 1, -1), (1, 0, -1)):
         products[one][other] += sign * doubt
     found = _least(products, sums)
-    return sum(map(operator.mul, sums, found)), found
+    return total - sum(map(operator.mul, sums, found)), found
+
+
+def _weights(samples: Sequence[Sample], slowing: float) -> list[float]:
+    """Return for each sample one over the time that a first fit expects of it."""
+    own_s, token_s, prompt_s = _fit(samples, slowing)[1]
+    return [
+        1
+        / max(
+            _LEAST_S,
+            (each.passes * own_s + each.tokens * token_s + each.prompt_tokens * prompt_s)
+            * (1 + slowing * each.others),
+        )
+        for each in samples
+    ]
 
 
 def _least(products: Sequence[Sequence[float]], sums: Sequence[float]) -> list[float]:
