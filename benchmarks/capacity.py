@@ -1,8 +1,8 @@
 """How well a time to the first token is predicted: arrivals are played to three real agents, and
 replayed in virtual time with the speeds that were measured before.
 
-A fleet of three agents of two slots with the bundled model first answers one request at each agent
-at a time, and then as much as it can: that is its saturation, and so speeds are measured. Then
+A fleet of three agents of two slots with the bundled model first answers one request at a time, one
+at each agent, and then as much as it can: that is its saturation, and so speeds are measured. Then
 requests come at random at parts of that rate; what the balancer recorded of their arrivals is
 replayed, as ``paddler-trio capacity`` would. The exit status is 1 if the 95th percentile of one
 level is predicted worse than ``--goal``.
@@ -186,7 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Fleet.start(agents=AGENTS, slots=SLOTS, model=None, balancer_options=balancer) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=CELLS)
         fleet.wait_until(lambda view: serving(view, AGENTS), nobody_ends=True)
-        for clients in (AGENTS, 2 * AGENTS * SLOTS):  # one at each agent, then all slots busy
+        # one agent busy, one request at each, then all slots
+        for clients in (1, AGENTS, 2 * AGENTS * SLOTS):
             url, seconds = fleet.inference_url, options.seconds / 2
             rate = trio.run(saturate, url, clients, seconds, options.seed)
         for site in () if options.json else measured(fleet):
