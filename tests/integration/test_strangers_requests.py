@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fleet import Fleet
-from test_generate import WEATHER, post
+from test_generate import post
 
 from llama_source import template_text
 from no_tls import NO_TLS
