@@ -6,7 +6,9 @@ at each agent, and then as much as it can: that is its saturation, and so speeds
 requests come at random at parts of that rate; what the balancer recorded of their arrivals is
 replayed, as ``paddler-trio capacity`` would. The exit status is 1 if the 95th percentile of one
 level is predicted worse than ``--goal``.
-Usage: ``python benchmarks/capacity.py [--seconds 40] [--goal 0.15] [--seed 1] [--json]``.
+Usage: ``python benchmarks/capacity.py [--seconds 40] [--goal 0.15] [--seed 1] [--model FILE]``.
+With the bundled model, whose tokens take half a millisecond, balancer and clients have a good part
+of the processors; with a larger one the engines have nearly all.
 """
 
 from __future__ import annotations
@@ -51,9 +53,11 @@ class Ask:
     tokens: int
 
     @classmethod
-    def made(cls, dice: random.Random) -> Ask:
+    def made(cls, dice: random.Random, most_tokens: int) -> Ask:
+        """Make one with an answer of a third of ``most_tokens`` at least."""
         words = " ".join(dice.choices(WORDS, k=dice.randint(20, 200)))
-        return cls(f"{dice.getrandbits(60):x} {words}", dice.randint(100, 300))
+        tokens = dice.randint(most_tokens // 3, most_tokens)
+        return cls(f"{dice.getrandbits(60):x} {words}", tokens)
 
 
 async def first_token_s(client: httpx.AsyncClient, ask: Ask) -> float:
@@ -75,7 +79,7 @@ async def first_token_s(client: httpx.AsyncClient, ask: Ask) -> float:
     return found_s
 
 
-async def saturate(url: str, clients: int, seconds: float, seed: int) -> float:
+async def saturate(url: str, clients: int, seconds: float, seed: int, most_tokens: int) -> float:
     """Let so many clients ask one after the other; return the requests a second, without the first
     third of the time, in which slots fill."""
     done = 0
@@ -87,7 +91,7 @@ async def saturate(url: str, clients: int, seconds: float, seed: int) -> float:
         async def worker() -> None:
             nonlocal done
             while time.perf_counter() < until_s:
-                await first_token_s(client, Ask.made(dice))
+                await first_token_s(client, Ask.made(dice, most_tokens))
                 done += began_s + seconds / 3 <= time.perf_counter() < until_s
 
         async with trio.open_nursery() as nursery:
@@ -152,12 +156,14 @@ def percentile(times: Sequence[float], part: float) -> float:
     return sorted(times)[max(0, math.ceil(part * len(times)) - 1)]
 
 
-def level(fleet: Fleet, part: float, rate: float, seconds: float, seed: int) -> dict[str, float]:
+def level(
+    fleet: Fleet, part: float, rate: float, seconds: float, seed: int, most_tokens: int
+) -> dict[str, float]:
     """Play one level; return its figures, times in seconds."""
     dice = random.Random(seed)
     asks, at_s = list[tuple[float, Ask]](), 0.0
     while (at_s := at_s + dice.expovariate(part * rate)) < seconds:
-        asks.append((at_s, Ask.made(dice)))
+        asks.append((at_s, Ask.made(dice, most_tokens)))
     before = measured(fleet)
     trio.run(trio.sleep, 2.0)  # the arrivals of this level are told from others by the second
     began_s = time.perf_counter()
@@ -179,22 +185,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=40.0, help="of each level")
     parser.add_argument("--goal", type=float, default=0.15, help="largest error of a p95")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL, help="a GGUF file")
+    parser.add_argument("--most-tokens", type=int, default=300, help="of the longest answer")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     all_of = list[dict[str, float]]()
     balancer = [*PATIENT, f"--max-buffered-requests={QUEUE}"]
     with Fleet.start(agents=AGENTS, slots=SLOTS, model=None, balancer_options=balancer) as fleet:
-        fleet.desire(BUNDLED_MODEL, context_size=CELLS)
+        fleet.desire(options.model.absolute(), context_size=CELLS)
         fleet.wait_until(lambda view: serving(view, AGENTS), nobody_ends=True)
         # one agent busy, one request at each, then all slots
         for clients in (1, AGENTS, 2 * AGENTS * SLOTS):
             url, seconds = fleet.inference_url, options.seconds / 2
-            rate = trio.run(saturate, url, clients, seconds, options.seed)
+            asked = clients, seconds, options.seed, options.most_tokens
+            rate = trio.run(saturate, url, *asked)
         for site in () if options.json else measured(fleet):
             print(f"{site.name}: {describe(site.speed)}", flush=True)
         for number, part in enumerate(LEVELS, 1):
             seed = 1000 * options.seed + number
-            figures = level(fleet, part, rate, options.seconds, seed)
+            figures = level(fleet, part, rate, options.seconds, seed, options.most_tokens)
             all_of.append(figures)
             if not options.json:
                 print(

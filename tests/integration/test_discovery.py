@@ -42,10 +42,15 @@ def serve(raw):
         near = server.wrap_socket(raw, server_side=True)
         with near, client.wrap_socket(socket.create_connection((target, int(port)))) as far:
             ways = {near: far, far: near}
+            for each in ways:
+                each.settimeout(0.2)
             while True:  # one thread: two may not use one connection of TLS
                 ready = [each for each in ways if each.pending()]
                 for source in ready or select.select(list(ways), [], [])[0]:
-                    data = source.recv(65536)
+                    try:
+                        data = source.recv(65536)
+                    except TimeoutError:
+                        continue  # what came was TLS's own: a ticket
                     if not data:
                         return
                     ways[source].sendall(data)
