@@ -281,6 +281,17 @@ async def test_a_slow_disk_holds_up_no_request_and_is_said(
     assert kept.keeper.problem == ""
 
 
+async def test_what_is_asked_for_during_a_write_is_answered(tmp_path: Path) -> None:
+    """The write is where it is told of, and has the thread after the read."""
+    async with world(LIMITS) as here:
+        kept = Kept(here, tmp_path / "history.db")
+        await kept.keeper.write()
+        kept.keeper._writing_since_s = trio.current_time()
+        for path, query in (("usage", "by=key&per=all"), ("metrics/range", "range=1h")):
+            status, _, body = await kept.ask(path, query)
+            assert (status, json.loads(body)["problem"]) == (200, "")
+
+
 async def test_a_write_that_is_broken_off_loses_nothing(tmp_path: Path) -> None:
     """It waits for a read that takes long when the balancer is told to end."""
     release, holds = threading.Event(), threading.Event()

@@ -108,6 +108,7 @@ class HistoryRoutes:
         kind: Kind = _one_of(query, "by", KINDS, "fleet")
         plan = self._plan(query)
         name = query.get("name")
+        problem = self.keeper.problem  # here: it looks at a clock that threads have not
 
         def answer(file: HistoryFile) -> bytes:
             return dumps(
@@ -118,7 +119,7 @@ class HistoryRoutes:
                         end=plan.end,
                         step_s=plan.shown_s,
                         series=series_of(file, plan, kind, name),
-                        problem=self.keeper.problem,
+                        problem=problem,
                     )
                 )
             )
@@ -131,6 +132,7 @@ class HistoryRoutes:
         per: Per = _one_of(query, "per", get_args(Per), "month")
         as_csv = _one_of(query, "format", ("json", "csv"), "json") == "csv"
         days = self._days(query, per)
+        problem = self.keeper.problem
 
         def answer(file: HistoryFile) -> bytes:
             rows = usage_of(file, days, by, per)
@@ -145,7 +147,7 @@ class HistoryRoutes:
                         end=day_text(days.stop - 1),
                         by_user=USER_NAMES.is_kept,
                         rows=rows,
-                        problem=self.keeper.problem,
+                        problem=problem,
                     )
                 )
             )
