@@ -291,7 +291,9 @@ async def test_only_what_needs_another_engine_gets_one() -> None:
             "no model",
         )
         assert status["slots_total"] == 0
-        assert agent.engine_pids == []
+        with trio.fail_after(20):
+            while agent.engine_pids:  # it is reported before the process has ended
+                await trio.sleep(0.02)
 
 
 async def test_a_swap_waits_for_who_runs_and_not_for_who_waits_for_it() -> None:

@@ -115,7 +115,7 @@ class CapacityRoutes:
 
     async def _answer(self, exchange: Exchange, params: Params) -> None:
         wanted = await json_body(exchange, Asked.read)
-        agents = self._agents(wanted.deployment)
+        agents = sorted(self._agents(wanted.deployment), key=lambda agent: agent.label)
         arrivals = wanted.arrivals
         if arrivals is None:
             arrivals = await self._known(wanted.deployment, wanted.last)
