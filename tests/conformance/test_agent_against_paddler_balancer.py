@@ -292,7 +292,7 @@ async def test_only_what_needs_another_engine_gets_one() -> None:
         )
         assert status["slots_total"] == 0
         with trio.fail_after(20):
-            while agent.engine_pids:  # it is reported before the process has ended
+            while agent.engine_pids:  # noqa: ASYNC110  # reported before the process has ended
                 await trio.sleep(0.02)
 
 
