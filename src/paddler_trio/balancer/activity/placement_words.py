@@ -8,9 +8,9 @@ from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.wire.trio.adapters import ADAPTER
 
 MAX_TEXT_CHARS: Final = 200
-"""Of an id, a client's name, a route and a reason."""
+"""The most that is kept of an id, a client's name, a route and a reason."""
 MAX_NAME_CHARS: Final = 40
-"""Of an agent in a reason."""
+"""The most that is kept of an agent's name in a reason."""
 
 Compared: TypeAlias = "tuple[str, int, float, float]"
 """An agent, the tokens that are there, when the first token was predicted, and how much of that was

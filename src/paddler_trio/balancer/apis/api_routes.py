@@ -65,7 +65,7 @@ ANTHROPIC: Final = Dialect(
 )
 OLLAMA: Final = Dialect(ollama_envelope, above="/api")
 OLLAMA_PORT: Final = (ANTHROPIC, Dialect(above="/v1"), Dialect(ollama_envelope))
-"""Of a port where everything is Ollama's that is not above ``/v1``."""
+"""The APIs of a port where all is Ollama's that is not above ``/v1``."""
 _TRANSCRIPTIONS = (
     "sounds are heard in conversations: send them as input_audio to /v1/chat/completions"
 )

@@ -358,7 +358,7 @@ def _problems(
 
 
 IN_MEMORY_BYTES: Final = 16 * 1024**2
-"""Of a history that ends with the process."""
+"""A history that ends with the process has so many at most."""
 
 
 def _history_keeper(config: BalancerConfig, collector: HistoryCollector) -> HistoryKeeper:

@@ -118,7 +118,7 @@ def _export(export: SpanExport, account: RequestAccount) -> None:
 log = structlog.get_logger("handover")
 
 SUFFIX: Final = ".handover"
-"""Of the socket beside a state file."""
+"""The ending of the socket beside a state file."""
 
 
 def handover_path(config: BalancerConfig) -> Path | None:

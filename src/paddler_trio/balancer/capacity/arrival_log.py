@@ -33,13 +33,13 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Of all arrivals that are kept: some hundred thousand; the oldest go first."""
+"""All arrivals that are kept have so many, some hundred thousand; the oldest go first."""
 MAX_BLOCKS: Final = 32_768
-"""Whose requests are known; of some 200 bytes each."""
+"""So many blocks are known with their requests, some 200 bytes each."""
 MAX_NAMES: Final = 1000
 """Deployments, and clients, that are told apart; the others are one."""
 LEAST_TOKENS: Final = 4
-"""Of an answer whose speed is measured."""
+"""An answer with fewer is not measured."""
 PASS_TOKENS: Final = 512
 """Prompt tokens that an engine computes together, about."""
 _PACKED: Final = Struct("<QdIIHHQI")
@@ -76,7 +76,7 @@ class _Agent:
     prompt_tokens: int = 0
     samples: SpeedSamples = attrs.field(factory=SpeedSamples)
     controller: PrefillController = attrs.field(factory=PrefillController)
-    """What the engine's own does with such passes."""
+    """It does what the engine's own does with such passes."""
 
     def passes(self, tokens: int, together: float, took_s: float) -> float:
         """Return in about how many passes so many prompt tokens were computed: beside answers it is
@@ -150,9 +150,9 @@ class ArrivalLog(DispatchObserver):
     _deployments: dict[str, int] = attrs.field(factory=dict, init=False)
     _clients: dict[str, int] = attrs.field(factory=dict, init=False)
     _blocks: OrderedDict[int, int] = attrs.field(factory=OrderedDict, init=False)
-    """By block: the last request whose prompt has it."""
+    """The last request whose prompt has a block, by block."""
     _shared: dict[RequestKey, tuple[int, float]] = attrs.field(factory=dict, init=False)
-    """Of a request that has not ended: which one it begins like, and how much of it that is."""
+    """The requests that have not ended: which one each begins like, and how much of it that is."""
     _busy: _Level = attrs.field(factory=lambda: _Level(0.0), init=False)
     _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
     _slots: dict[RequestKey, _Slot] = attrs.field(factory=dict, init=False)

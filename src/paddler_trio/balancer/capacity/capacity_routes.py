@@ -35,12 +35,12 @@ from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 LIMIT_S: Final = 30.0
-"""For all replays of a question."""
+"""All replays of a question have so long together."""
 START_S: Final = 10.0
-"""For its process to start, beyond that."""
+"""The process of a question has so long to start, beyond that."""
 DEFAULT_LAST: Final = "6h"
 CACHE_TOKENS: Final = 65_536
-"""Of an engine that does not say how many it keeps."""
+"""An engine that does not say how many it keeps is taken to keep so many."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "paddler_trio.processes.capacity")
 _NUMBERS: Final = {
     "p95_ttft_s": (0.001, 3600.0),

@@ -45,7 +45,7 @@ from paddler_trio.net.client.response_body import MalformedAnswerError
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_ERROR_CHARS: Final = 300
 MAX_COUNT: Final = 1 << 40
-"""Of tokens and milliseconds; what is more is no count."""
+"""The most tokens, or milliseconds, that are believed; what is more is no count."""
 _TEXTS: Final = ("content", "reasoning_content", "reasoning")
 
 

@@ -26,9 +26,9 @@ from paddler_trio.wire.trio.work import ConversationPrompt
 
 MAX_MEDIA = 64
 MAX_MEDIA_BYTES = 134_217_728
-"""Of all pixels and samples of a request together: they travel to the engine at once."""
+"""All pixels and samples of a request have so many: they travel to the engine at once."""
 READABLE_MARKER = "<__media__>"
-"""What people are shown in the place of an image or a sound; llama.cpp's name for it."""
+"""People are shown this in the place of an image or a sound; llama.cpp's name for it."""
 
 # Noncharacters: Unicode leaves them to programs for their own use.
 _OPEN, _CLOSE = "\ufdd1", "\ufdd2"

@@ -16,7 +16,7 @@ from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 from paddler_trio.scheduler.virtual.virtual_fleet import Outcome, StoppedError, VirtualFleet
 
 PART: Final = 0.95
-"""Of the requests that must have their first token in time."""
+"""This part of the requests must have their first token in time."""
 MAX_AGENTS: Final = 256
 MAX_SLOTS: Final = 256
 TRIED_SLOTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -97,7 +97,7 @@ class Replayed:
     ttft_p99_s: float | None
     queue_p95_s: float | None
     busy: float
-    """Of the slots, on average, from the first arrival to the last."""
+    """The part of the slots that was busy, on average, from the first arrival to the last."""
     breaks: Break | None
 
 

@@ -13,12 +13,12 @@ from paddler_trio.scheduler.virtual.virtual_engine import BLOCK_TOKENS, VirtualP
 from paddler_trio.scheduler.virtual.virtual_fleet import Turn
 
 MAX_ARRIVALS: Final = 20_000
-"""Of one replay."""
+"""One replay has at most so many."""
 MAX_TOKENS: Final = 1_048_576
-"""Of a prompt, or of an answer."""
+"""A prompt, or an answer, has at most so many."""
 MAX_SPAN_S: Final = 7 * 86_400
 MAX_BLOCKS: Final = 4_000_000
-"""Of all prompts of a replay that begin as others do."""
+"""All prompts of a replay that begin as others do have at most so many."""
 FIELDS: Final = (
     "at_s",
     "prompt_tokens",

@@ -20,7 +20,7 @@ import attrs
 from paddler_trio.scheduler.virtual.virtual_engine import EngineSpeed
 
 MAX_SAMPLES: Final = 512
-"""Of an engine, the newest."""
+"""The newest of an engine are kept, so many."""
 MOST_COMPARED: Final = 2048
 """Samples of all engines, with which it is tried by how much they slow each other."""
 SLOWINGS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)

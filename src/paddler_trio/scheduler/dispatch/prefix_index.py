@@ -24,9 +24,9 @@ import attrs
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 
 BLOCK_BYTES: Final = 64
-"""What one block takes, measured."""
+"""One block takes so many, measured."""
 PIECE_BYTES: Final = 800
-"""What a piece takes beside its blocks, for each agent that has it; measured."""
+"""A piece takes so many beside its blocks, for each agent that has it; measured."""
 DEFAULT_BYTES: Final = 64 * 1024 * 1024
 MAX_FOUND: Final = 8
 """Agents that are considered for what they have."""
@@ -47,10 +47,10 @@ class _Piece:
     blocks: tuple[int, ...]
     before: _Piece | None
     after: dict[int, _Piece] = attrs.field(factory=dict)
-    """By the first block of each."""
+    """The pieces that follow, by the first block of each."""
     holders: dict[AgentKey, int] = attrs.field(factory=dict)
     num_after: dict[AgentKey, int] = attrs.field(factory=dict)
-    """How many of the pieces after it an agent has, if any."""
+    """The number of the pieces after it that an agent has, if any."""
 
 
 @attrs.define

@@ -68,7 +68,7 @@ class TurnCosts:
     _turn_s: float = attrs.field(default=0.0, init=False)
     _num_ended: int = attrs.field(default=0, init=False)
     _rest_s: OrderedDict[str, float] = attrs.field(factory=OrderedDict, init=False)
-    """What requests take beyond their prompts, a moving average for each client."""
+    """The time of requests beyond their prompts, a moving average for each client."""
 
     def __repr__(self) -> str:
         return f"<TurnCosts of {self._turn_s:.3f} s a turn, {len(self._rest_s)} clients>"

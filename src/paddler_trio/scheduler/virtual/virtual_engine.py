@@ -19,7 +19,7 @@ MOST_IN_A_PASS: Final = 2048
 MOST_TOGETHER: Final = 64
 """So many answers in a pass have a time of their own in the controller of a virtual engine."""
 MOST_PASSES: Final = 16
-"""At a time, of an engine that others slow."""
+"""An engine that others slow computes so many at a time."""
 BLOCK_TOKENS: Final = 64
 """What a block of a prompt is, as in ``wire/prompt_blocks.py`` at four bytes a token."""
 
@@ -110,7 +110,7 @@ class VirtualEngine:
     running: dict[RequestKey, Running] = attrs.field(factory=dict, init=False)
     computed_tokens: int = attrs.field(default=0, init=False)
     passes: Passes | None = attrs.field(default=None, init=False)
-    """What it computes now."""
+    """The passes that it computes now."""
     _cache: OrderedDict[int, None] = attrs.field(factory=OrderedDict, init=False)
 
     def depth(self, hashes: Sequence[int]) -> int:

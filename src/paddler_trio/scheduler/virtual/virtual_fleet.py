@@ -29,7 +29,7 @@ from paddler_trio.scheduler.virtual.virtual_engine import (
 ASK_EVERY: Final = 1000
 """Events, between two looks whether a replay may go on."""
 SALT: Final = hash("default")
-"""What the placement mixes into the first hash of a prompt."""
+"""The placement mixes it into the first hash of a prompt."""
 
 
 @attrs.frozen

@@ -190,7 +190,7 @@ class AnswerLines:
     form: OllamaForm
     reader: AnswerReader
     _call_bytes: int = attrs.field(default=0, init=False)
-    """What all calls took while they were not complete."""
+    """The bytes of all calls while they were not complete."""
     _call: Call | None = attrs.field(default=None, init=False)
     _num_calls: int = attrs.field(default=0, init=False)
 

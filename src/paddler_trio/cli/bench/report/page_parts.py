@@ -99,7 +99,7 @@ def _scrollable(style: str, label: str) -> str:
 
 
 NOTHING: Final = "\N{EN DASH}"
-"""What nobody told."""
+"""It stands for what nobody told."""
 
 
 def milliseconds(seconds: float | None) -> str:

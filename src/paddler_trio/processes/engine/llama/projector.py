@@ -27,9 +27,9 @@ _WARNING_LEVEL, _ERROR_LEVEL = 3, 4
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 _FRAMES = 3000
-"""Of what Whisper's encoder hears at a time: half a minute."""
+"""Whisper's encoder hears so many seconds at a time."""
 LEAST_SAMPLES = 2
-"""Of fewer llama.cpp aborts the process."""
+"""With fewer samples llama.cpp aborts the process."""
 
 
 class NotEncodableError(Exception):
